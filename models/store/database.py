@@ -1,0 +1,95 @@
+"""Connections to PostgreSQL, with the limits that keep a stopped process from blocking its successor."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.pool import NullPool
+
+_NAMESPACE: Final = 0x64696273
+_MODE: Final = 1
+_AUTHORITY: Final = 2
+_CONNECT_SECONDS: Final = 3
+
+
+def _parameters(application_name: str, timeout_ms: int) -> dict[str, str | int]:
+    """Return connection parameters: every wait at the server ends within ``timeout_ms``.
+
+    A worker's timeout is below its lease: when the lease has run out, whatever its transaction held is free, so a
+    take-over never waits for a process that was stopped (Contract 1.1).
+    """
+    return {
+        "application_name": application_name,
+        "connect_timeout": _CONNECT_SECONDS,
+        "tcp_user_timeout": timeout_ms,
+        "options": f"-c statement_timeout={timeout_ms} -c idle_in_transaction_session_timeout={timeout_ms} "
+        f"-c lock_timeout={timeout_ms} -c TimeZone=UTC",
+    }
+
+
+def sync_engine(url: str, *, application_name: str, timeout_ms: int, pool_size: int = 2) -> Engine:
+    """Return an engine for a process of blocking code. It opens no connection yet."""
+    return create_engine(
+        make_url(_scheme(url)).set(drivername="postgresql+psycopg"),
+        connect_args=_parameters(application_name, timeout_ms),
+        pool_size=pool_size,
+        max_overflow=pool_size,
+    )
+
+
+def admin_engine(url: str) -> Engine:
+    """Return an engine for one command: nothing pooled, waits of up to a minute."""
+    return create_engine(
+        make_url(_scheme(url)).set(drivername="postgresql+psycopg"),
+        connect_args=_parameters("dibs-admin", 60_000),
+        poolclass=NullPool,
+    )
+
+
+def async_pool(
+    url: str, *, application_name: str, timeout_ms: int, size: int
+) -> AsyncConnectionPool[AsyncConnection[TupleRow]]:
+    """Return a closed pool of autocommit connections for the web process's reads."""
+    return AsyncConnectionPool(
+        url,
+        kwargs={**_parameters(application_name, timeout_ms), "autocommit": True},
+        min_size=1,
+        max_size=size,
+        timeout=timeout_ms / 1000,
+        reconnect_timeout=float("inf"),
+        open=False,
+        check=None,
+    )
+
+
+def _scheme(url: str) -> str:
+    """Return the address with the scheme SQLAlchemy knows; ``postgres://`` is what many hosts hand out."""
+    return "postgresql" + url[len("postgres") :] if urlsplit(url).scheme == "postgres" else url
+
+
+def share_locks(connection: Connection) -> None:
+    """Take "mode" and then "authority" in share mode: neither changes until this transaction ends.
+
+    Select-list items are evaluated left to right, so this takes them in the order every other place does.
+    """
+    connection.execute(_SHARE)
+
+
+def exclude_writers(connection: Connection) -> None:
+    """Take "authority" exclusively, after "mode": returns when no transaction that saw the old value is open."""
+    connection.execute(_EXCLUDE)
+
+
+_SHARE = text(
+    f"SELECT pg_advisory_xact_lock_shared({_NAMESPACE}, {_MODE}), "
+    f"pg_advisory_xact_lock_shared({_NAMESPACE}, {_AUTHORITY})"
+)
+_EXCLUDE = text(
+    f"SELECT pg_advisory_xact_lock_shared({_NAMESPACE}, {_MODE}), pg_advisory_xact_lock({_NAMESPACE}, {_AUTHORITY})"
+)

@@ -1,0 +1,1 @@
+"""Migrations, applied by :mod:`models.store.migrate`."""

@@ -1,0 +1,29 @@
+"""Rows whose time is over. Contract 1.1 and 2.4: windows, outcomes and the spaces' idempotency live 30 days."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Connection, text
+
+BATCH: Final = 500
+
+_PURGE = text("""
+WITH due AS (
+  SELECT id FROM windows WHERE committed_at < dibs_now() - make_interval(days => 30)
+  ORDER BY committed_at LIMIT :batch FOR UPDATE SKIP LOCKED
+), forgotten AS (
+  DELETE FROM idempotency WHERE append_id IN (SELECT append_id FROM outcomes WHERE window_id IN (SELECT id FROM due))
+), gone AS (
+  DELETE FROM outcomes WHERE window_id IN (SELECT id FROM due)
+)
+DELETE FROM windows WHERE id IN (SELECT id FROM due)
+""")
+
+
+def purge_memory(connection: Connection) -> int:
+    """Delete up to a batch of windows older than 30 days, with their outcomes and idempotency rows.
+
+    Idempotency rows go with the outcomes they replay, so a key is either remembered whole or not at all.
+    """
+    return connection.execute(_PURGE, {"batch": BATCH}).rowcount

@@ -1,0 +1,252 @@
+"""The tables, with every constraint named: a name is how a violation is recognised.
+
+The occupancy table is the arbiter of a race; everything Redis says is a courtesy. Contract, sections 1 and 2.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSON, JSONB
+
+metadata = MetaData()
+
+_AT = DateTime(timezone=True)
+
+
+def _time(name: str, *, nullable: bool = False) -> Column[object]:
+    return Column(name, _AT, nullable=nullable)
+
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("id", Text, nullable=False),
+    Column("handle", Text, nullable=False),
+    Column("active", Boolean, nullable=False, server_default=text("true")),
+    Column("listed", Boolean, nullable=False, server_default=text("true")),
+    _time("created_at"),
+    PrimaryKeyConstraint("id", name="agents_pk"),
+    UniqueConstraint("handle", name="agents_handle_uq"),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", Text, nullable=False, comment="the public part"),
+    Column("agent_id", Text, nullable=False),
+    Column("secret_sha256", LargeBinary, nullable=False),
+    Column("operator", Boolean, nullable=False, server_default=text("false")),
+    _time("created_at"),
+    _time("expires_at", nullable=True),
+    _time("revoked_at", nullable=True),
+    PrimaryKeyConstraint("id", name="keys_pk"),
+    ForeignKeyConstraint(["agent_id"], ["agents.id"], name="keys_agent_fk"),
+    Index("keys_agent_ix", "agent_id"),
+)
+
+authority = Table(
+    "authority",
+    metadata,
+    Column("one", Boolean, nullable=False, server_default=text("true")),
+    Column("epoch", BigInteger, nullable=False, comment="raised by every change of agents, keys, members, spaces"),
+    PrimaryKeyConstraint("one", name="authority_pk"),
+    CheckConstraint("one", name="authority_one_ck"),
+)
+
+work_mode = Table(
+    "work_mode",
+    metadata,
+    Column("one", Boolean, nullable=False, server_default=text("true")),
+    Column("mode", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    PrimaryKeyConstraint("one", name="work_mode_pk"),
+    CheckConstraint("one", name="work_mode_one_ck"),
+    CheckConstraint("mode in ('active', 'drain')", name="work_mode_mode_ck"),
+)
+
+partitions = Table(
+    "partitions",
+    metadata,
+    Column("name", Text, nullable=False),
+    Column("fence", BigInteger, nullable=False, server_default=text("0")),
+    Column("epoch", BigInteger, nullable=False, server_default=text("0"), comment="raised when Redis went back"),
+    Column("last_seq", BigInteger, nullable=False, server_default=text("0")),
+    _time("last_at"),
+    PrimaryKeyConstraint("name", name="partitions_pk"),
+)
+
+spaces = Table(
+    "spaces",
+    metadata,
+    Column("id", BigInteger, nullable=False, autoincrement=True),
+    Column("slug", Text, nullable=False),
+    Column("visibility", Text, nullable=False),
+    Column("charter_revision", Integer, nullable=False),
+    Column("next_task", BigInteger, nullable=False, server_default=text("1")),
+    Column("next_event", BigInteger, nullable=False, server_default=text("1")),
+    _time("created_at"),
+    PrimaryKeyConstraint("id", name="spaces_pk"),
+    UniqueConstraint("slug", name="spaces_slug_uq"),
+    CheckConstraint("visibility in ('public', 'members')", name="spaces_visibility_ck"),
+)
+
+charters = Table(
+    "charters",
+    metadata,
+    Column("space_id", BigInteger, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("catalog", JSON, nullable=False),
+    _time("created_at"),
+    PrimaryKeyConstraint("space_id", "revision", name="charters_pk"),
+    ForeignKeyConstraint(["space_id"], ["spaces.id"], name="charters_space_fk"),
+)
+
+members = Table(
+    "members",
+    metadata,
+    Column("space_id", BigInteger, nullable=False),
+    Column("agent_id", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    _time("since"),
+    PrimaryKeyConstraint("space_id", "agent_id", name="members_pk"),
+    ForeignKeyConstraint(["space_id"], ["spaces.id"], name="members_space_fk"),
+    ForeignKeyConstraint(["agent_id"], ["agents.id"], name="members_agent_fk"),
+    CheckConstraint("role in ('member', 'steward')", name="members_role_ck"),
+    Index("members_agent_ix", "agent_id"),
+)
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("space_id", BigInteger, nullable=False),
+    Column("id", BigInteger, nullable=False, comment="per space, from 1"),
+    Column("title", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("work_item_id", Text),
+    Column("bind", JSONB, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("delivery_mode", Text, nullable=False),
+    Column("validation_policy", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("holder", Text),
+    Column("assigned_to", Text),
+    _time("claimed_at", nullable=True),
+    Column("superseded_by", BigInteger),
+    Column("held", Boolean, nullable=False, server_default=text("false")),
+    Column("revision", Integer, nullable=False),
+    Column("received_seq", BigInteger),
+    Column("window_id", Uuid),
+    _time("created_at"),
+    _time("updated_at"),
+    PrimaryKeyConstraint("space_id", "id", name="tasks_pk"),
+    ForeignKeyConstraint(["space_id"], ["spaces.id"], name="tasks_space_fk"),
+    ForeignKeyConstraint(["created_by"], ["agents.id"], name="tasks_created_by_fk"),
+    CheckConstraint(
+        "status in ('open','claimed','assigned','in_review','done','rejected','withdrawn','superseded')",
+        name="tasks_status_ck",
+    ),
+    CheckConstraint("char_length(title) between 1 and 300", name="tasks_title_ck"),
+    CheckConstraint("char_length(body) <= 8000", name="tasks_body_ck"),
+    CheckConstraint("delivery_mode in ('result', 'repository_change')", name="tasks_delivery_mode_ck"),
+)
+
+occupancies = Table(
+    "occupancies",
+    metadata,
+    Column("space_id", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("delivery_mode", Text, nullable=False),
+    Column("task_id", BigInteger, nullable=False),
+    PrimaryKeyConstraint("space_id", "kind", "target", "delivery_mode", name="occupancies_pk"),
+    ForeignKeyConstraint(["space_id", "task_id"], ["tasks.space_id", "tasks.id"], name="occupancies_task_fk"),
+    Index("occupancies_task_ix", "space_id", "task_id"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("space_id", BigInteger, nullable=False),
+    Column("number", BigInteger, nullable=False, comment="per space, from 1, without gaps"),
+    Column("type", Text, nullable=False),
+    _time("at"),
+    Column("actor", Text, nullable=False),
+    Column("task_id", BigInteger),
+    Column("data", JSON, nullable=False),
+    PrimaryKeyConstraint("space_id", "number", name="events_pk"),
+    ForeignKeyConstraint(["space_id"], ["spaces.id"], name="events_space_fk"),
+)
+
+windows = Table(
+    "windows",
+    metadata,
+    Column("id", Uuid, nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("intents", Integer, nullable=False),
+    _time("committed_at"),
+    PrimaryKeyConstraint("id", name="windows_pk"),
+    Index("windows_partition_ix", "partition", "last_seq"),
+    Index("windows_age_ix", "committed_at"),
+)
+
+outcomes = Table(
+    "outcomes",
+    metadata,
+    Column("append_id", Uuid, nullable=False),
+    Column("position", SmallInteger, nullable=False),
+    Column("batch", Boolean, nullable=False),
+    Column("window_id", Uuid, nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("received_seq", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("status", SmallInteger, nullable=False),
+    Column("code", Text),
+    Column("body", Text, nullable=False),
+    Column("replay_of", Uuid),
+    Column("task_id", BigInteger),
+    Column("key", JSON),
+    Column("reservation", Text, nullable=False),
+    Column("payload", JSON),
+    _time("decided_at"),
+    PrimaryKeyConstraint("append_id", "position", name="outcomes_pk"),
+    CheckConstraint("reservation in ('own', 'none')", name="outcomes_reservation_ck"),
+    Index("outcomes_window_ix", "window_id"),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("slot", LargeBinary, nullable=False),
+    Column("secret_id", Text, nullable=False),
+    Column("request", LargeBinary, nullable=False),
+    Column("append_id", Uuid, nullable=False),
+    _time("created_at"),
+    PrimaryKeyConstraint("slot", name="idempotency_pk"),
+    Index("idempotency_append_ix", "append_id"),
+)

@@ -1,0 +1,1 @@
+"""Redis: open windows, their sequence, leases, reservations and replies. Never the arbiter: SQL decides."""

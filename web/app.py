@@ -1,0 +1,135 @@
+"""The web process: routes and their parts, wired once. Only :func:`get_app` reads the environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import Any, Final
+
+import falcon
+import falcon.asgi
+import psycopg
+import structlog
+from psycopg_pool import PoolTimeout
+from redis import RedisError
+
+from models import settings as settings_module
+from models.ids import uuid7
+from models.rules.codes import Code
+from models.settings import Settings
+from models.store.database import async_pool
+from models.window.front import Front, connect
+from web import problems, transport
+from web.directory import Directory, Pool
+from web.intake import Intake
+from web.problems import Problem
+from web.resources.health import Alive, Ready
+from web.resources.proposals import Proposal
+from web.resources.tasks import Task, TaskBatch, Tasks
+from web.resources.whoami import WhoAmI
+from web.writes import Writes
+
+TIMEOUT_MS: Final = 3_000
+"""Longest wait for one statement or one Redis call of this process."""
+
+SQL_CONNECTIONS: Final = 8
+REDIS_CONNECTIONS: Final = 8
+log = structlog.get_logger(__name__)
+
+
+class Parts:
+    """What the routes share. Connections open in ``start``, inside the process that uses them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid7().hex[-8:]}"
+        self.pool: Pool = async_pool(
+            settings.database_url,
+            application_name=f"dibs-web-{self.name}",
+            timeout_ms=TIMEOUT_MS,
+            size=SQL_CONNECTIONS,
+        )
+        self.front = Front(
+            connect(settings.redis_url, timeout_ms=TIMEOUT_MS, connections=REDIS_CONNECTIONS),
+            settings,
+            instance=uuid7().hex,
+        )
+        self.directory = Directory(self.pool)
+        self.intake = Intake(self.front, self.pool, web_id=self.name, wait_ms=settings.wait_ms)
+        self.writes = Writes(self.intake, self.directory, self.pool, settings.secret_keys)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Open the pool and start the loops. Storage may be down: the process then serves 503 until it is back."""
+        await self.pool.open(wait=False)
+        self._tasks = [
+            asyncio.create_task(loop, name=name)
+            for name, loop in (
+                ("watch", self.directory.watch()),
+                ("replies", self.intake.run_replies()),
+                ("look", self.intake.run_look()),
+            )
+        ]
+        for task in self._tasks:
+            task.add_done_callback(_loop_ended)
+
+    async def stop(self) -> None:
+        """End the loops and close what was opened."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.pool.close()
+        await self.front.aclose()
+
+
+def _loop_ended(task: asyncio.Task[None]) -> None:
+    """Leave the process to its supervisor when a loop ends by a bug: without it nothing here is answered."""
+    if not task.cancelled():
+        log.critical("loop_ended", loop=task.get_name(), exc_info=task.exception())
+        os._exit(70)
+
+
+class _Lifespan:
+    """Falcon's start and stop, as middleware."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def process_startup(self, _scope: dict[str, Any], _event: dict[str, Any]) -> None:
+        await self._parts.start()
+
+    async def process_shutdown(self, _scope: dict[str, Any], _event: dict[str, Any]) -> None:
+        await self._parts.stop()
+
+
+def create_app(parts: Parts) -> falcon.asgi.App[Any, Any]:
+    """Return the application with its routes."""
+    app = falcon.asgi.App(request_type=transport.EdgeRequest)
+    app.add_middleware(_Lifespan(parts))
+    tasks = Tasks(parts.directory, parts.writes)
+    app.add_route("/healthz", Alive())
+    app.add_route("/readyz", Ready(parts.directory, parts.pool, parts.front))
+    app.add_route("/v0/whoami", WhoAmI(parts.directory))
+    app.add_route("/v0/proposals/{proposal_id}", Proposal(parts.directory, parts.pool, parts.front))
+    app.add_route("/v0/spaces/{slug}/tasks", tasks)
+    app.add_route("/v0/spaces/{slug}/tasks/batch", TaskBatch(parts.directory, parts.writes))
+    app.add_route("/v0/spaces/{slug}/tasks/{task_id}", Task(parts.directory, parts.pool))
+    transport.install(app)
+    problems.install(app)
+    for kind in (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, RedisError):
+        app.add_error_handler(kind, _unreachable)
+    return app
+
+
+async def _unreachable(
+    _req: falcon.asgi.Request, resp: falcon.asgi.Response, error: Exception, _params: dict[str, Any]
+) -> None:
+    """Answer that storage is out of reach. Waiting for an outcome never ends here, so nothing was written."""
+    log.warning("storage_unreachable", kind=type(error).__name__)
+    problems.write(resp, Problem(code=Code.COMMONS_RUNTIME_UNAVAILABLE, write_occurred=False))
+
+
+def get_app() -> falcon.asgi.App[Any, Any]:
+    """Return the application for a server such as gunicorn: ``web.app:get_app()``."""
+    return create_app(Parts(settings_module.load()))

@@ -1,0 +1,58 @@
+"""Whether the process lives, and whether it can serve. Contract 6 and 8."""
+
+from __future__ import annotations
+
+import falcon.asgi
+from psycopg import Error
+from psycopg_pool import PoolTimeout
+from redis import RedisError
+
+from models.rules.outcomes import encode
+from models.store import reads
+from models.store.migrate import HEAD
+from models.window.front import Front
+from web.directory import Directory, Pool
+
+
+class Alive:
+    """``GET /healthz``: the process answers."""
+
+    async def on_get(self, _req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
+        """Answer that the process lives."""
+        resp.content_type = "application/json"
+        resp.data = b'{"alive":true}'
+
+
+class Ready:
+    """``GET /readyz``: SQL and Redis answer, the schema is this version's, and Redis never evicts."""
+
+    def __init__(self, directory: Directory, pool: Pool, front: Front) -> None:
+        self._directory = directory
+        self._pool = pool
+        self._front = front
+
+    async def on_get(self, _req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
+        """Answer 200, or 503 with what is wrong in which part."""
+        parts = {"sql": await self._sql(), "redis": await self._redis(), "identity": self._identity()}
+        ready = all(fault is None for fault in parts.values())
+        resp.status = 200 if ready else 503
+        resp.content_type = "application/json"
+        resp.data = encode({"ready": ready, "parts": {name: fault or "ok" for name, fault in parts.items()}}).encode()
+
+    async def _sql(self) -> str | None:
+        try:
+            async with self._pool.connection() as connection:
+                found = await reads.migration(connection)
+        except (Error, PoolTimeout):
+            return "SQL does not answer"
+        return None if found == HEAD else f"the schema is at {found}, this version needs {HEAD}: run dibs migrate"
+
+    async def _redis(self) -> str | None:
+        try:
+            policy = await self._front.eviction_policy()
+        except RedisError:
+            return "Redis does not answer"
+        return None if policy == "noeviction" else f"maxmemory-policy is {policy}, it must be noeviction"
+
+    def _identity(self) -> str | None:
+        return None if self._directory.fresh else "keys and mode were not read within the last second"

@@ -1,0 +1,115 @@
+"""What became of a proposal. Contract 1.3, 2.7."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import falcon.asgi
+import msgspec
+
+from models.rules import ids
+from models.rules.codes import Code
+from models.rules.outcomes import Outcome, encode
+from models.rules.window import Role
+from models.store import reads
+from models.store.reads import Principal, StoredProposal
+from models.window.front import Front
+from web.directory import Directory, Pool
+from web.problems import Refusal
+from web.transport import bearer
+
+
+class Proposal:
+    """``GET /v0/proposals/{proposal_id}``: pending, or decided with state, code, key and task.
+
+    Whoever may read the space may read these; the whole answer and a loser's payload are for its author and the
+    space's stewards.
+    """
+
+    def __init__(self, directory: Directory, pool: Pool, front: Front) -> None:
+        self._directory = directory
+        self._pool = pool
+        self._front = front
+
+    async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response, proposal_id: str) -> None:
+        """Answer what is known of the proposal."""
+        principal = await self._directory.authenticate_optional(bearer(req))
+        try:
+            append_id, position = ids.split(ids.parse_proposal(proposal_id))
+        except ids.MalformedIdError:
+            raise Refusal(Code.PROPOSAL_UNKNOWN) from None
+        async with self._pool.connection() as connection:
+            stored = await reads.proposal(connection, append_id)
+        body = (
+            await self._pending(append_id, proposal_id, principal)
+            if stored is None
+            else await self._decided(stored, append_id, position, principal)
+        )
+        resp.content_type = "application/json"
+        resp.data = encode(body).encode()
+
+    async def _pending(self, append_id: UUID, proposal_id: str, principal: Principal | None) -> dict[str, Any]:
+        partition = (await self._front.open_partitions([append_id])).get(append_id)
+        if partition is None:
+            # It may have been decided between the two looks.
+            async with self._pool.connection() as connection:
+                stored = await reads.proposal(connection, append_id)
+            if stored is None:
+                raise Refusal(Code.PROPOSAL_UNKNOWN)
+            return await self._decided(stored, append_id, None, principal)
+        slug = partition.removeprefix("space:")
+        await self._readable(slug, principal)
+        return {"proposal_id": proposal_id, "state": "pending", "space": slug, "retry_after_ms": 1000}
+
+    async def _decided(
+        self, stored: StoredProposal, append_id: UUID, position: int | None, principal: Principal | None
+    ) -> dict[str, Any]:
+        slug = stored.partition.removeprefix("space:")
+        role = await self._readable(slug, principal)
+        chosen = [one for one in stored.outcomes if position is None or one.position == position]
+        batch = stored.outcomes[0].batch
+        if not chosen or (batch is False and position is not None):
+            raise Refusal(Code.PROPOSAL_UNKNOWN)
+        trusted = principal is not None and (role is Role.STEWARD or principal.agent_id == chosen[0].actor)
+        views = [_view(one, append_id, trusted=trusted) for one in chosen]
+        common = {
+            "state": "decided",
+            "space": slug,
+            "window_id": str(stored.window_id),
+            "received_seq": chosen[0].received_seq,
+            "actor": chosen[0].actor,
+            "decided_at": stored.decided_at,
+        }
+        if position is None and batch:
+            return {"proposal_id": ids.format_proposal(append_id), **common, "results": views}
+        return {**views[0], **common}
+
+    async def _readable(self, slug: str, principal: Principal | None) -> Role | None:
+        """Return the reader's role; a space that is not readable makes its proposals unknown."""
+        try:
+            space = await self._directory.space(slug, principal)
+        except Refusal as refusal:
+            if refusal.problem.code is Code.SPACE_NOT_FOUND:
+                raise Refusal(Code.PROPOSAL_UNKNOWN) from None
+            raise
+        return None if principal is None else await self._directory.role(space, principal)
+
+
+def _view(outcome: Outcome, append_id: UUID, *, trusted: bool) -> dict[str, Any]:
+    answer = outcome.answer
+    view: dict[str, Any] = {
+        "proposal_id": ids.format_proposal(ids.item_id(append_id, outcome.position, batch=outcome.batch)),
+        "kind": outcome.kind,
+        "status": answer.status,
+        "code": answer.code,
+        "conflict_key": outcome.key,
+        "task_id": answer.task_id,
+    }
+    if answer.replay_of is not None:
+        view["replay_of"] = ids.format_proposal(answer.replay_of)
+    if trusted:
+        view["answer"] = msgspec.Raw(answer.body.encode())
+        if outcome.payload is not None:
+            view["payload"] = msgspec.Raw(outcome.payload.encode())
+    return view

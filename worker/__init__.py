@@ -1,0 +1,1 @@
+"""The worker process: takes a partition, decides its windows, commits and answers."""

@@ -1,0 +1,363 @@
+"""One partition's windows: take, load, decide, apply, commit, answer.
+
+The order of the steps is the commit protocol of Contract 1.1. What holds at every line: until COMMIT nothing has
+happened, and Redis still has the window; after it the outcomes are in SQL, and whoever comes next only answers.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import structlog
+from redis import RedisError
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from models.ids import uuid7
+from models.rules import outcomes as rules_outcomes
+from models.rules.charter import Charter, CompiledCharter, compile_charter
+from models.rules.codes import Code
+from models.rules.intents import Sequenced
+from models.rules.outcomes import Answer, Outcome
+from models.rules.window import Plan, bind_window, decide, leaders
+from models.store import snapshot as store
+from models.store.apply import WindowRow, apply
+from models.store.database import share_locks
+from models.store.partitions import Fence, raise_fence
+from models.store.snapshot import FenceLostError
+from models.window.back import Back, Closed, LeaseLostError, Reservation
+from models.window.codec import Reply, UnknownFormatError
+from worker.faults import Fault, classify
+from worker.leases import LeaseKeeper
+
+TURN_SECONDS: Final = 1.0
+"""How long one job stays with a partition that never runs dry, before the others have their turn."""
+
+_ATTEMPTS: Final = 6
+_PAUSE_SECONDS: Final = 0.02
+_CHARTERS: Final = 256
+_NO_CHARTER: Final = compile_charter(Charter(revision=0, rows=()))
+
+log = structlog.get_logger(__name__)
+
+
+class StaleSequenceError(Exception):
+    """The window bears numbers that are already committed: Redis went back and must be renumbered."""
+
+
+class OutageError(Exception):
+    """SQL does not answer as it should; the window stays in Redis as it is."""
+
+
+class _WindowFailedError(Exception):
+    """The window's transaction fails for a reason in the window."""
+
+
+class _Job(msgspec.Struct, frozen=True):
+    """What stays the same for all parts of one window."""
+
+    partition: str
+    window_id: UUID
+    fence: Fence
+    held: frozenset[tuple[UUID, int]]
+
+
+class Processor:
+    """Processes windows. ``probe`` is told the name of each step that is reached; tests stop or kill there."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        back: Back,
+        courtesy: Back,
+        keeper: LeaseKeeper,
+        *,
+        name: str,
+        probe: Callable[[str], None] = lambda _step: None,
+    ) -> None:
+        self._engine = engine
+        self._back = back
+        self._courtesy = courtesy
+        self._keeper = keeper
+        self._name = name
+        self._probe = probe
+        self._charters: OrderedDict[str, CompiledCharter] = OrderedDict()
+        self._renumber: set[str] = set()
+
+    def process(self, partition: str) -> int:
+        """Process the partition's windows for up to a turn and return how many were committed.
+
+        Returns 0 at once while another worker holds the lease. Outages end the turn: the sweeper finds the
+        partition again within a second.
+        """
+        token = f"{self._name}:{uuid7().hex}"
+        bound = log.bind(partition=partition)
+        windows = 0
+        wake = False
+        try:
+            taken = self._back.take(partition, token)
+            if taken is None:
+                return 0
+            with self._keeper.holding(partition, token):
+                windows = self._turn(partition, token, epoch=taken.epoch, seq=taken.seq)
+            wake = True
+        except (FenceLostError, LeaseLostError):
+            # Someone thought us dead and went on. Nothing was written, and we leave the partition to them.
+            bound.warning("lease_lost")
+        except StaleSequenceError:
+            self._renumber.add(partition)
+            wake = True
+            bound.warning("sequence_went_back")
+        except UnknownFormatError as error:
+            bound.error("window_of_another_version", detail=str(error))
+        except (OutageError, RedisError, DBAPIError) as error:
+            bound.warning("outage", kind=type(error).__name__)
+        finally:
+            self._release(partition, token, wake=wake)
+        return windows
+
+    def _release(self, partition: str, token: str, *, wake: bool) -> None:
+        try:
+            self._back.release(partition, token, wake=wake, instance=token)
+        except RedisError:
+            # The lease ends by itself, and the sweeper finds what is left.
+            log.warning("lease_not_released", partition=partition)
+
+    def _turn(self, partition: str, token: str, *, epoch: int, seq: int) -> int:
+        with self._engine.begin() as connection:
+            fence = raise_fence(connection, partition, epoch=epoch, seq=seq, force=partition in self._renumber)
+        self._renumber.discard(partition)
+        if fence is not None and fence.epoch != epoch:
+            self._back.renumber(partition, fence.epoch, fence.last_seq)
+        self._probe("fenced")
+        ends = time.monotonic() + TURN_SECONDS
+        windows = 0
+        while True:
+            closed = self._back.close(partition, token, uuid7())
+            if closed is None:
+                return windows
+            self._window(partition, closed, fence)
+            windows += 1
+            if time.monotonic() >= ends:
+                return windows
+
+    def _window(self, partition: str, closed: Closed, fence: Fence | None) -> None:
+        bound = log.bind(partition=partition, window_id=str(closed.id))
+        if closed.corrupt:
+            bound.error("entries_dropped", count=closed.corrupt)
+        started = time.perf_counter()
+        reservations, held = self._reserve(partition, closed)
+        self._probe("before_transaction")
+        if fence is None:
+            decided = _nowhere(closed.entries)
+        else:
+            decided = self._commit(_Job(partition, closed.id, fence, held), closed.entries)
+        self._probe("after_commit")
+        self._back.finish(
+            partition,
+            closed.id,
+            reservations=reservations,
+            entries=closed.entries,
+            replies=_replies(closed.entries, decided),
+        )
+        self._probe("answered")
+        bound.info("window", intents=len(decided), ms=round((time.perf_counter() - started) * 1000, 1))
+
+    def _reserve(self, partition: str, closed: Closed) -> tuple[list[Reservation], frozenset[tuple[UUID, int]]]:
+        """Reserve the keys of the window's leaders, bound with the charter last seen: it may be old by now."""
+        charter = self._charters.get(partition)
+        if charter is None:
+            return [], frozenset()
+        first = leaders(closed.entries, bind_window(closed.entries, charter))
+        by_id = {entry.submission.id: entry.submission for entry in closed.entries}
+        wanted = {
+            Reservation.of(partition, key, closed.id, by_id[append].proposal_id(position)): (append, position)
+            for key, (append, position) in first.items()
+        }
+        got = self._courtesy.reserve(list(wanted))
+        self._probe("reserved")
+        return list(wanted), frozenset(wanted[one] for one in got)
+
+    def _commit(self, job: _Job, entries: Sequence[Sequenced]) -> list[Outcome]:
+        """Commit a window; one that fails by something in it is halved, so that only the culprit fails."""
+        try:
+            return self._attempt(job, entries)
+        except _WindowFailedError as failure:
+            if len(entries) > 1:
+                half = len(entries) // 2
+                return [*self._commit(job, entries[:half]), *self._commit(job, entries[half:])]
+            return self._commit_without(job, entries, failure)
+
+    def _commit_without(self, job: _Job, entries: Sequence[Sequenced], failure: _WindowFailedError) -> list[Outcome]:
+        """Commit a submission that fails alone: without those of its proposals that fail each by themselves."""
+        (entry,) = entries
+        everything = frozenset((entry.submission.id, pos) for pos in range(len(entry.submission.proposals)))
+        poison = everything
+        if len(everything) > 1:
+            poison = frozenset(one for one in everything if not self._would_commit(job, entries, everything - {one}))
+        log.error(
+            "intents_failed",
+            partition=job.partition,
+            window_id=str(job.window_id),
+            proposals=sorted(f"{append.hex}/{position}" for append, position in poison),
+            exc_info=failure.__cause__,
+        )
+        try:
+            return self._attempt(job, entries, poison=poison)
+        except _WindowFailedError:
+            return self._attempt_alone(job, entries, everything)
+
+    def _attempt_alone(
+        self, job: _Job, entries: Sequence[Sequenced], poison: frozenset[tuple[UUID, int]]
+    ) -> list[Outcome]:
+        try:
+            return self._attempt(job, entries, poison=poison)
+        except _WindowFailedError as failure:
+            # Not even the refusals can be written: then it is the database, not the intents.
+            raise OutageError from failure
+
+    def _would_commit(self, job: _Job, entries: Sequence[Sequenced], poison: frozenset[tuple[UUID, int]]) -> bool:
+        try:
+            self._attempt(job, entries, poison=poison, keep=False)
+        except _WindowFailedError:
+            return False
+        return True
+
+    def _attempt(
+        self,
+        job: _Job,
+        entries: Sequence[Sequenced],
+        *,
+        poison: frozenset[tuple[UUID, int]] = frozenset(),
+        keep: bool = True,
+    ) -> list[Outcome]:
+        """Run the deciding transaction, again while it meets another one.
+
+        Raises:
+            _WindowFailedError: something in the window makes it fail.
+            OutageError: the database does.
+        """
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._transact(job, entries, poison=poison, keep=keep)
+            except (FenceLostError, StaleSequenceError):
+                raise
+            except Exception as error:
+                match classify(error):
+                    case Fault.OUTAGE:
+                        raise OutageError from error
+                    case Fault.SPLIT:
+                        raise _WindowFailedError from error
+                    case Fault.RETRY if attempt == _ATTEMPTS - 1:
+                        raise _WindowFailedError from error
+                    case Fault.RETRY:
+                        time.sleep(random.uniform(0, _PAUSE_SECONDS * 2**attempt))  # noqa: S311 - jitter
+        raise AssertionError  # pragma: no cover - the loop returns or raises
+
+    def _transact(
+        self, job: _Job, entries: Sequence[Sequenced], *, poison: frozenset[tuple[UUID, int]], keep: bool
+    ) -> list[Outcome]:
+        with self._engine.connect() as connection, connection.begin() as transaction:
+            share_locks(connection)
+            head = store.lock_partition(connection, job.partition, job.fence.fence)
+            slug = job.partition.removeprefix("space:")
+            known = self._charters.get(job.partition)
+            loaded = store.load(connection, entries, head, slug=slug, known=known)
+            fresh = [entry for entry in entries if entry.submission.id not in loaded.decided]
+            if any(entry.received_seq <= head.last_seq for entry in fresh):
+                raise StaleSequenceError(job.partition)
+            if loaded.space is not None:
+                self._learn(job.partition, loaded.space.charter)
+            plan = self._decide(connection, job, loaded, head, entries, poison)
+            self._probe("in_transaction")
+            apply(
+                connection,
+                plan,
+                WindowRow(
+                    id=job.window_id,
+                    partition=job.partition,
+                    fence=job.fence.fence,
+                    epoch=head.epoch,
+                    first_seq=entries[0].received_seq,
+                    last_seq=entries[-1].received_seq,
+                ),
+                space_id=loaded.space.id if loaded.space else None,
+                now=loaded.now,
+                reserved=job.held,
+            )
+            self._probe("before_commit")
+            if not keep:
+                transaction.rollback()
+        return [*plan.fresh, *plan.known]
+
+    @staticmethod
+    def _decide(
+        connection: Connection,
+        job: _Job,
+        loaded: store.Loaded,
+        head: store.Head,
+        entries: Sequence[Sequenced],
+        poison: frozenset[tuple[UUID, int]],
+    ) -> Plan:
+        undecided = [entry for entry in entries if entry.submission.id not in loaded.decided]
+        bindings = bind_window(undecided, loaded.space.charter if loaded.space else _NO_CHARTER)
+        found = (
+            store.occupants(connection, loaded.space.id, (bound.key for bound in bindings.values()))
+            if loaded.space
+            else {}
+        )
+        return decide(
+            entries,
+            bindings,
+            store.snapshot(loaded, found),
+            now=loaded.now,
+            mode=head.mode,
+            window_id=job.window_id,
+            poison=poison,
+        )
+
+    def _learn(self, partition: str, charter: CompiledCharter) -> None:
+        self._charters[partition] = charter
+        self._charters.move_to_end(partition)
+        if len(self._charters) > _CHARTERS:
+            self._charters.popitem(last=False)
+
+
+def _nowhere(entries: Sequence[Sequenced]) -> list[Outcome]:
+    """Refuse intents for a partition that SQL does not know; nothing is stored, for nothing can ever come of it."""
+    answer = rules_outcomes.refused(Code.SPACE_NOT_FOUND, "There is no such space: check the slug.")
+    return [
+        Outcome(
+            append_id=entry.submission.id,
+            position=position,
+            batch=entry.submission.batch,
+            place=position,
+            received_seq=entry.received_seq,
+            kind="",
+            actor=entry.submission.actor,
+            answer=answer,
+        )
+        for entry in entries
+        for position in range(len(entry.submission.proposals))
+    ]
+
+
+def _replies(entries: Sequence[Sequenced], decided: Sequence[Outcome]) -> dict[str, list[Reply]]:
+    """Return one list of replies for each web process that waits for any of them."""
+    answers: dict[UUID, dict[int, Answer]] = {}
+    for outcome in decided:
+        answers.setdefault(outcome.append_id, {})[outcome.position] = outcome.answer
+    replies: dict[str, list[Reply]] = {}
+    for entry in entries:
+        submission = entry.submission
+        found = answers.get(submission.id)
+        if found is not None and submission.reply_to:
+            ordered = tuple(found[position] for position in sorted(found))
+            replies.setdefault(submission.reply_to, []).append(Reply(submission.id, ordered))
+    return replies

@@ -1,0 +1,62 @@
+"""Finds what was forgotten: partitions whose job was lost, and rows whose time is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+import structlog
+from redis import RedisError
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from models.store.purge import purge_memory
+from models.window.back import Back
+
+SWEEP_SECONDS: Final = 0.5
+PURGE_SECONDS: Final = 60.0
+log = structlog.get_logger(__name__)
+
+
+class Sweeper:
+    """A thread of every worker process. Sweeps of several workers do not disturb each other: each is one script."""
+
+    def __init__(self, back: Back, engine: Engine, *, name: str) -> None:
+        self._back = back
+        self._engine = engine
+        self._name = name
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin to sweep."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the sweep in hand."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        purged_at = time.monotonic()
+        while not self._stop.wait(SWEEP_SECONDS):
+            try:
+                queued = self._back.sweep(self._name)
+            except RedisError:
+                continue
+            if queued:
+                log.info("swept", queued=queued)
+            if time.monotonic() - purged_at >= PURGE_SECONDS:
+                purged_at = time.monotonic()
+                self._purge()
+
+    def _purge(self) -> None:
+        try:
+            with self._engine.begin() as connection:
+                purged = purge_memory(connection)
+        except DBAPIError as error:
+            log.warning("purge_failed", kind=type(error).__name__)
+            return
+        if purged:
+            log.info("purged", windows=purged)
