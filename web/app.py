@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any, Final
 
 import falcon
@@ -96,10 +97,10 @@ class _Lifespan:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def process_startup(self, _scope: dict[str, Any], _event: dict[str, Any]) -> None:
+    async def process_startup(self, scope: Mapping[str, Any], event: Mapping[str, Any]) -> None:  # noqa: ARG002
         await self._parts.start()
 
-    async def process_shutdown(self, _scope: dict[str, Any], _event: dict[str, Any]) -> None:
+    async def process_shutdown(self, scope: Mapping[str, Any], event: Mapping[str, Any]) -> None:  # noqa: ARG002
         await self._parts.stop()
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
 
 import structlog
-from psycopg import AsyncConnection, OperationalError
+from psycopg import AsyncConnection, Error
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
@@ -45,7 +45,8 @@ class Directory:
         self._pool = pool
         self._state: reads.State | None = None
         self._seen_at = float("-inf")
-        self._principals = _Cache(self._batch(reads.principals))
+        # A key that is unknown stays so, and is told as fast as a wrong one; a space or a role may come at any moment.
+        self._principals = _Cache(self._batch(reads.principals), keep_absence=True)
         self._spaces = _Cache(self._batch(reads.spaces))
         self._roles = _Cache(self._batch(reads.roles))
 
@@ -124,7 +125,7 @@ class Directory:
             try:
                 async with self._pool.connection(timeout=STALE_SECONDS) as connection:
                     found = await reads.state(connection)
-            except (OperationalError, PoolTimeout) as error:
+            except (Error, PoolTimeout) as error:
                 if self._state is not None:
                     log.warning("sql_unreachable", kind=type(error).__name__)
                 self._state = None
@@ -149,10 +150,13 @@ class Directory:
 
 
 class _Cache(Generic[Key, Value]):
-    """Answers by key, absence too, bounded in number; emptied as a whole."""
+    """Answers by key, bounded in number; emptied as a whole."""
 
-    def __init__(self, call: Callable[[list[Key]], Awaitable[list[Value | None]]]) -> None:
+    def __init__(
+        self, call: Callable[[list[Key]], Awaitable[list[Value | None]]], *, keep_absence: bool = False
+    ) -> None:
         self._ask = Coalescer(call)
+        self._keep_absence = keep_absence
         self._known: dict[Key, Value | None] = {}
         self._generation = 0
 
@@ -166,7 +170,7 @@ class _Cache(Generic[Key, Value]):
         generation = self._generation
         found = await self._ask(key)
         # An answer that was asked for before a change may be from before it: it is used once and not kept.
-        if generation == self._generation:
+        if generation == self._generation and (found is not None or self._keep_absence):
             if len(self._known) >= _CACHED:
                 self._known = {}
             self._known[key] = found

@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 import structlog
-from psycopg import InterfaceError, OperationalError
+from psycopg import Error
 from psycopg_pool import PoolTimeout
 from redis import RedisError
 
@@ -187,7 +187,7 @@ class Intake:
             await asyncio.gather(*(self._again(waiter) for waiter in missing))
         except RedisError:
             self._lost()
-        except (OperationalError, InterfaceError, PoolTimeout) as error:
+        except (Error, PoolTimeout) as error:
             log.warning("look_failed", kind=type(error).__name__)
 
     async def _again(self, waiter: _Waiter) -> None:

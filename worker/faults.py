@@ -22,7 +22,10 @@ class Fault(Enum):
 
 
 _RETRY: Final = frozenset({"40001", "40P01"})
-_TIMEOUT: Final = frozenset({"57014", "55P03", "25P03", "25P04"})
+_TOO_LONG: Final = "57014"
+"""A statement ran too long. Waiting too long for a lock says nothing of the window, and being cut off while idle in a
+transaction says that this process was stopped: both are left to the next run."""
+
 _OF_THE_WINDOW: Final = ("22", "23", "54", "P0")
 """Classes that a value can cause: data, integrity, limits, raised by a trigger. All others are the server's state
 (unreachable, full, read-only, unmigrated, without privilege) and no reason to fail an intent."""
@@ -40,6 +43,6 @@ def classify(error: Exception) -> Fault:
         return Fault.SPLIT if type(error.orig).__name__ == "DataError" else Fault.OUTAGE
     if state in _RETRY:
         return Fault.RETRY
-    if state in _TIMEOUT or state[:2] in _OF_THE_WINDOW:
+    if state == _TOO_LONG or state[:2] in _OF_THE_WINDOW:
         return Fault.SPLIT
     return Fault.OUTAGE

@@ -154,7 +154,9 @@ class Processor:
         started = time.perf_counter()
         reservations, held = self._reserve(partition, closed)
         self._probe("before_transaction")
-        if fence is None:
+        if not closed.entries:
+            decided: list[Outcome] = []
+        elif fence is None:
             decided = _nowhere(closed.entries)
         else:
             decided = self._commit(_Job(partition, closed.id, fence, held), closed.entries)

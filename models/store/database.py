@@ -19,7 +19,7 @@ _CONNECT_SECONDS: Final = 3
 
 
 def _parameters(application_name: str, timeout_ms: int) -> dict[str, str | int]:
-    """Return connection parameters: every wait at the server ends within ``timeout_ms``.
+    """Return connection parameters: every wait at the server ends within ``timeout_ms``, one for a lock earlier.
 
     A worker's timeout is below its lease: when the lease has run out, whatever its transaction held is free, so a
     take-over never waits for a process that was stopped (Contract 1.1).
@@ -29,7 +29,7 @@ def _parameters(application_name: str, timeout_ms: int) -> dict[str, str | int]:
         "connect_timeout": _CONNECT_SECONDS,
         "tcp_user_timeout": timeout_ms,
         "options": f"-c statement_timeout={timeout_ms} -c idle_in_transaction_session_timeout={timeout_ms} "
-        f"-c lock_timeout={timeout_ms} -c TimeZone=UTC",
+        f"-c lock_timeout={timeout_ms * 3 // 4} -c TimeZone=UTC",
     }
 
 

@@ -199,7 +199,8 @@ return held
 FINISH: Final = """
 -- ARGV: partition, window id, number of reservations, of submissions, of replies, reply TTL in s; then digest and
 -- token; id, agent and intents; web process and message. Run after COMMIT, by whoever committed or found it
--- committed: each removal asks for what it removes, so that a second run and a run beside a successor change nothing more.
+-- committed: each removal asks for what it removes, so that a second run, or a run beside a successor's, changes no
+-- more.
 local partition, at = ARGV[1], 7
 for _ = 1, tonumber(ARGV[3]) do
   if redis.call('GET', 'dibs:res:' .. ARGV[at]) == ARGV[at + 1] then redis.call('DEL', 'dibs:res:' .. ARGV[at]) end
