@@ -106,7 +106,7 @@ class _Lifespan:
 
 def create_app(parts: Parts) -> falcon.asgi.App[Any, Any]:
     """Return the application with its routes."""
-    app = falcon.asgi.App(request_type=transport.EdgeRequest)
+    app = transport.EdgeApp()
     app.add_middleware(_Lifespan(parts))
     tasks = Tasks(parts.directory, parts.writes)
     app.add_route("/healthz", Alive())

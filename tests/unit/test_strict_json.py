@@ -121,6 +121,11 @@ def test_what_is_not_json_is_malformed(body: bytes) -> None:
     assert refusal(body, ANY).code == Code.MALFORMED_JSON
 
 
+def test_a_byte_order_mark_and_another_encoding_are_called_by_their_names() -> None:
+    assert refusal(b'\xef\xbb\xbf{"title":"t"}').detail == "Send the body without a byte order mark."
+    assert refusal(b'{"title":"\xe9"}').detail == "Send the body in UTF-8."
+
+
 DUPLICATES = {
     "outermost": b'{"title":"a","title":"b"}',
     "same value": b'{"title":"a","title":"a"}',
