@@ -1,0 +1,1 @@
+"""How dibs is run: the `dibs` command, the embedded Valkey and PostgreSQL, and the processes' supervision."""

@@ -1,0 +1,112 @@
+"""``dibs space`` and ``dibs charter``: boards in, out and their catalogs. Contract 8."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from deploy.cli_base import (
+    DEFAULT_STATE,
+    AsJson,
+    File,
+    Slug,
+    State,
+    print_bytes,
+    print_json,
+    print_line,
+    print_table,
+    service_transaction,
+)
+from deploy.folders import DeployError
+from models.rules.board import BoardError, decode_board, decode_catalog
+from models.rules.window import Visibility
+from models.store import agents, boards, spaces
+
+space_commands = typer.Typer(no_args_is_help=True, help="Spaces and their boards.")
+charter_commands = typer.Typer(no_args_is_help=True, help="The catalog of work that a space's titles are bound to.")
+
+
+class FileRefusedError(DeployError):
+    """A file that cannot be taken."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the two groups."""
+    app.add_typer(space_commands, name="space")
+    app.add_typer(charter_commands, name="charter")
+
+
+@space_commands.command("create")
+def create_space(
+    slug: Slug,
+    visibility: Annotated[Visibility, typer.Option(help="Who may read it.")] = Visibility.PUBLIC,
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Create an empty space; give it a steward with `dibs member set`."""
+    with service_transaction(state) as connection:
+        agents.create_space(connection, slug, visibility=visibility, catalog=())
+    if as_json:
+        print_json({"space": slug, "visibility": visibility})
+    else:
+        print_line(f"space {slug} is there, readable for {visibility}")
+
+
+@space_commands.command("import")
+def import_space(file: File, state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """Make a space of a board file, all of it or nothing.
+
+    Agents it names are added where they are missing; tasks without created_by count as the agent import's.
+    """
+    try:
+        board = decode_board(file.read())
+        with service_transaction(state) as connection:
+            imported = boards.import_board(connection, board)
+    except BoardError as error:
+        raise FileRefusedError(f"{file.name}: {error}") from None
+    if as_json:
+        print_json(imported)
+    else:
+        print_line(
+            f"space {imported.space} is there: tasks {imported.tasks}, members {imported.members},"
+            f" next task {imported.next_task}"
+        )
+
+
+@space_commands.command("export")
+def export_space(slug: Slug, state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """Print a space as a board file."""
+    del as_json  # it is JSON in any case
+    with service_transaction(state) as connection:
+        document = boards.export_board(connection, slug)
+    print_bytes(document)
+
+
+@charter_commands.command("show")
+def show_charter(slug: Slug, state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """Show the catalog in force."""
+    with service_transaction(state) as connection:
+        charter = spaces.read_charter(connection, slug)
+    if as_json:
+        print_json({"space": slug, "revision": charter.revision, "catalog": charter.rows})
+        return
+    print_line(f"charter of {slug}, revision {charter.revision}")
+    rows = [{**msgspec.structs.asdict(row), "aliases": "; ".join(row.aliases) or None} for row in charter.rows]
+    print_table(("work_item_id", "canonical_title", "aliases"), rows)
+
+
+@charter_commands.command("set")
+def set_charter(slug: Slug, file: File, state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """Put a catalog, a JSON list of rows, in force as a new revision; tasks that exist keep their keys."""
+    try:
+        rows = decode_catalog(file.read())
+    except BoardError as error:
+        raise FileRefusedError(f"{file.name}: {error}") from None
+    with service_transaction(state) as connection:
+        revision = spaces.set_charter(connection, slug, rows)
+    if as_json:
+        print_json({"space": slug, "revision": revision, "rows": len(rows)})
+    else:
+        print_line(f"charter of {slug}: revision {revision}, rows {len(rows)}")
