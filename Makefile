@@ -39,7 +39,7 @@ unit: install
 	$(TESTS) tests/unit -n auto
 
 integration: install
-	$(TESTS) tests/integration -n 2
+	$(TESTS) tests/integration tests/migration -n 2
 
 acceptance: install
 	$(TESTS) tests/acceptance -n 2

@@ -22,7 +22,7 @@ class JsonLogger(Logger):  # type: ignore[misc]  # gunicorn has no types
 
 
 wsgi_app = "web.app:get_app()"
-worker_class = "asgi"
+worker_class = "deploy.asgi_worker.Worker"
 workers = int(os.environ.get("DIBS_WEB") or 1)
 # Longer than DIBS_WAIT_MS by default, so that whoever waits for an outcome gets it.
 graceful_timeout = 15
