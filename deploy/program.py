@@ -170,6 +170,7 @@ class Program(ABC):
         self.log = log
         self.stop_steps = tuple(stop_steps)
         self.child: Child | None = None
+        self._log_from = 0
 
     @abstractmethod
     def launch(self) -> Child:
@@ -177,6 +178,7 @@ class Program(ABC):
 
     def spawn(self) -> Child:
         """Start it and remember the child; whether it serves yet is another question."""
+        self._log_from = 0 if self.log is None else _size(self.log)
         self.child = self.launch()
         return self.child
 
@@ -194,8 +196,8 @@ class Program(ABC):
         self.child = None
 
     def last_words(self) -> str:
-        """Return the end of its log as one line, for a message about its death."""
-        return "" if self.log is None else tail(self.log)
+        """Return the end of its log since it was last started as one line, for a message about its death."""
+        return "" if self.log is None else tail(self.log, since=self._log_from)
 
 
 class Command(Program):
@@ -210,16 +212,26 @@ class Command(Program):
         return Child(self._launch)
 
 
-def tail(log: Path) -> str:
-    """Return the last few lines of a log as one line of bounded length, empty if there is none."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            text = stream.read().decode(errors="replace")
-    except FileNotFoundError:
+def tail(log: Path, *, since: int = 0) -> str:
+    """Return the last few lines of a log as one line of bounded length, empty if there is none.
+
+    ``since`` is an offset in bytes; a log that is shorter was begun anew and counts from its beginning.
+    """
+    size = _size(log)
+    if size == 0:
         return ""
+    with log.open("rb") as stream:
+        stream.seek(max(0 if size < since else since, size - _TAIL_BYTES))
+        text = stream.read().decode(errors="replace")
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     return " | ".join(lines[-_TAIL_LINES:])[-_TAIL_CHARACTERS:]
+
+
+def _size(log: Path) -> int:
+    try:
+        return log.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def describe_end(status: int) -> str:
@@ -233,7 +245,6 @@ def describe_end(status: int) -> str:
 
 def _open_log(log: Path) -> BinaryIO:
     """Open for appending; one that has grown large is set aside first, over the one set aside before."""
-    with suppress(FileNotFoundError):
-        if log.stat().st_size > _LOG_LIMIT_BYTES:
-            log.replace(log.with_name(f"{log.name}.1"))
+    if _size(log) > _LOG_LIMIT_BYTES:
+        log.replace(log.with_name(f"{log.name}.1"))
     return os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")

@@ -37,7 +37,7 @@ _CAP_DAC_OVERRIDE = 1
 _CAPABILITY_VERSION_3 = 0x20080522
 _EXIT_REFUSED = 126
 _EXIT_NOT_STARTED = 127
-_ADVICE = "run as an ordinary user that the password file lists, or use a server of your own"
+_ADVICE = "run as an ordinary user that the password file lists, or set DIBS_DATABASE_URL"
 
 
 class Spec(TypedDict):
@@ -70,7 +70,7 @@ def main() -> NoReturn:
         share_end(spec)
         os.execv(program[0], program)  # noqa: S606 - becoming another program is the purpose
     except (RefusedError, OSError) as error:
-        sys.stderr.write(f"cannot start {program[0]}: {error}\n")
+        sys.stderr.write(f"cannot start {program[0].rpartition('/')[2]}: {error}\n")
         os._exit(_EXIT_REFUSED if isinstance(error, RefusedError) else _EXIT_NOT_STARTED)
 
 

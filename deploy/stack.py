@@ -153,7 +153,8 @@ def _start_processes(
     command = (sys.executable, "-m", "deploy.cli")
     for number in range(1, options.workers + 1):
         name = f"worker-{number}"
-        launch = Launch(argv=(*command, "worker"), env=env, log=logs / f"{name}.log")
+        # Should this process be killed, the servers go with it, and a worker has nothing to finish without them.
+        launch = Launch(argv=(*command, "worker"), env=env, log=logs / f"{name}.log", death_signal=Signals.SIGKILL)
         supervisor.start(
             Command(name=name, launch=launch, stop_steps=(StopStep(Signals.SIGTERM, 15.0),)), stage=_WORKERS
         )
@@ -161,7 +162,7 @@ def _start_processes(
     supervisor.start(
         Command(
             name="web",
-            launch=Launch(argv=serve, env=env, log=logs / "web.log"),
+            launch=Launch(argv=serve, env=env, log=logs / "web.log", death_signal=Signals.SIGQUIT),
             stop_steps=(StopStep(Signals.SIGTERM, 20.0),),
         ),
         stage=_WEB,

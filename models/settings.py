@@ -53,6 +53,7 @@ _NUMBERS: Mapping[str, tuple[str, int]] = {
     "DIBS_AGENT_MAX_OPEN": ("agent_max_open", 1),
 }
 _LARGEST = 2**31 - 1
+_DIGITS = len(str(_LARGEST))
 
 
 def load(environ: Mapping[str, str] | None = None) -> Settings:
@@ -86,7 +87,10 @@ def parse_secret_keys(text: str) -> tuple[SecretKey, ...]:
             raise SettingsError(f"DIBS_SECRET_KEYS: the secret of {key_id!r} has less than 32 characters")
         if key_id in keys:
             raise SettingsError(f"DIBS_SECRET_KEYS: the id {key_id!r} stands twice")
-        keys[key_id] = SecretKey(key_id, secret.encode())
+        try:
+            keys[key_id] = SecretKey(key_id, secret.encode())
+        except UnicodeEncodeError:
+            raise SettingsError(f"DIBS_SECRET_KEYS: the secret of {key_id!r} is not UTF-8") from None
     return tuple(keys.values())
 
 
@@ -98,6 +102,7 @@ def _required(env: Mapping[str, str], name: str) -> str:
 
 
 def _number(text: str, name: str, least: int) -> int:
-    if not (text.isascii() and text.isdigit()) or not least <= int(text) <= _LARGEST:
+    digits = text.lstrip("0") or "0"
+    if not (text.isascii() and text.isdigit() and len(digits) <= _DIGITS) or not least <= int(digits) <= _LARGEST:
         raise SettingsError(f"{name} must be a whole number from {least} to {_LARGEST}")
     return int(text)

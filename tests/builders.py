@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
+from models.rules import ids
 from models.rules.canonical import keyed_digest
 from models.rules.charter import CatalogRow, Charter, CompiledCharter, compile_charter
 from models.rules.conflict import ConflictKey, DeliveryMode, Kind
@@ -229,3 +230,19 @@ def answers(plan: Plan) -> dict[ProposalAt, Answer]:
 def body(answer: Answer) -> Any:
     """An answer's JSON."""
     return json.loads(answer.body)
+
+
+def only(plan: Plan) -> Answer:
+    """The answer of a plan that speaks of one proposal."""
+    (answer,) = answers(plan).values()
+    return answer
+
+
+def of(plan: Plan, sent: Submission, position: int = 0) -> Answer:
+    """A plan's answer to one proposal of a submission."""
+    return answers(plan)[sent.id, position]
+
+
+def proposal_id(sent: Submission, position: int = 0) -> str:
+    """The id of a submission's proposal as answers spell it."""
+    return ids.format_proposal(sent.proposal_id(position))

@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from deploy.postgres import OWNER, SERVICE, EmbeddedPostgres
+from deploy.postgres import EmbeddedPostgres
 from deploy.servers import EmbeddedValkey
 from deploy.state import fresh_secrets
-from models.ids import uuid7
 from tests.pipeline import Pipeline
-from tests.servers import SharedServers, clone_database, drop_database, shared_servers, template_database
-from tests.stack import Board, Database, Stack, add_board, migrated
-
-TEMPLATE = "dibs_template"
+from tests.servers import SharedServers, shared_servers, template_database
+from tests.stack import TEMPLATE, Board, Database, Stack, add_board, fresh_database, migrated
 
 
 @pytest.fixture(scope="session")
@@ -29,13 +26,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServers]
 @pytest.fixture
 def database(servers: SharedServers) -> Iterator[Database]:
     """A migrated database of this test's own."""
-    name = f"t{uuid7().hex}"
-    clone_database(servers.postgres, name, template=TEMPLATE)
-    yield Database(
-        servers.postgres.url(role=SERVICE, database=name),
-        servers.postgres.url(role=OWNER, database=name),
-    )
-    drop_database(servers.postgres, name)
+    with fresh_database(servers) as made:
+        yield made
 
 
 @pytest.fixture
@@ -96,9 +88,7 @@ def stacks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
 
 
 @pytest.fixture
-def stack(
-    stacks: Callable[..., Stack], database: Database, redis_url: str, board: Board
-) -> Callable[..., Stack]:
+def stack(stacks: Callable[..., Stack], database: Database, redis_url: str, board: Board) -> Callable[..., Stack]:
     """``stack(web=1, workers=1, lease_ms=…)`` starts the service on this test's database, with its board."""
 
     def make(**options: int) -> Stack:

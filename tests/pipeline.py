@@ -18,7 +18,7 @@ from models.settings import Settings
 from models.store.database import sync_engine
 from models.window import back, front
 from models.window.back import Back
-from tests.stack import Agent, Board, Database
+from tests.stack import Agent, Board, Database, wait_for
 from worker.leases import LeaseKeeper
 from worker.process import Processor
 
@@ -59,6 +59,7 @@ class Pipeline:
         self.board = board
         self.client = back.connect(redis_url, timeout_ms=5_000)
         self._engines: list[Engine] = []
+        self._usual: Processor | None = None
 
     def append(self, *submissions: Submission, again: bool = False, **limits: int) -> list[front.Appended]:
         """Append submissions and return the verdicts."""
@@ -97,8 +98,14 @@ class Pipeline:
         return self._engines[-1]
 
     def work(self, processor: Processor | None = None) -> int:
-        """Process what waits and return the number of windows."""
-        return (processor or self.processor()).process(self.board.partition)
+        """Process what waits, with the usual processor or another one, and return the number of windows."""
+        if processor is None:
+            processor = self._usual = self._usual or self.processor()
+        return processor.process(self.board.partition)
+
+    def work_off(self) -> None:
+        """Process until nothing waits: a turn ends early where Redis is found to have gone back."""
+        wait_for("nothing to wait", lambda: self.work() == 0 and self.client.zcard("dibs:dirty") == 0)
 
     def outcomes(self, submission: Submission) -> list[tuple[int, str | None]]:
         """Return (status, code) of each proposal, by position."""

@@ -5,8 +5,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, Signals
 from typing import Any, NamedTuple
@@ -17,16 +17,19 @@ import psycopg
 import redis
 from psycopg.rows import dict_row
 
-from deploy.postgres import SERVICE
+from deploy.postgres import OWNER, SERVICE
 from deploy.program import Child, Launch
+from models.ids import uuid7
 from models.rules.charter import CatalogRow
 from models.rules.window import Role, Visibility
 from models.store import agents as store_agents
 from models.store import migrate
 from models.store.database import admin_engine
+from tests.servers import SharedServers, clone_database, drop_database
 
 ROOT = Path(__file__).parent.parent
 SECRET_KEYS = "k1:" + "s" * 40
+TEMPLATE = "dibs_template"
 SLUG = "multi-agent-research"
 MAR: dict[str, Any] = msgspec.json.decode((ROOT / "tests/data/mar_v0.json").read_bytes())
 CATALOG = msgspec.convert(MAR["catalog"], tuple[CatalogRow, ...])
@@ -75,6 +78,18 @@ class Database(NamedTuple):
     def value(self, query: str, *values: object) -> Any:
         """Return the first column of the first row."""
         return next(iter(self.rows(query, *values)[0].values()))
+
+
+@contextmanager
+def fresh_database(servers: SharedServers) -> Iterator[Database]:
+    """Clone the migrated database and drop the clone at the end."""
+    name = f"t{uuid7().hex}"
+    clone_database(servers.postgres, name, template=TEMPLATE)
+    yield Database(
+        servers.postgres.url(role=SERVICE, database=name),
+        servers.postgres.url(role=OWNER, database=name),
+    )
+    drop_database(servers.postgres, name)
 
 
 class Agent(NamedTuple):

@@ -11,10 +11,9 @@ from models.rules.codes import Code
 from models.rules.conflict import DeliveryMode
 from models.rules.ids import MAX_BATCH
 from models.rules.intents import CreateTask, ValidationPolicy
+from models.rules.tasks import BODY_CHARACTERS_MAX, is_body
 from models.rules.text import TitleFault, clean_title
 from web.problems import Refusal
-
-BODY_CHARACTERS: Final = 8000
 
 
 class TaskInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,10 +45,10 @@ def create_task(given: TaskInput, *, at: str = "") -> CreateTask:
     title = clean_title(given.title)
     if isinstance(title, TitleFault):
         raise Refusal(Code(title.value), pointer=f"{at}/title")
-    if len(given.body) > BODY_CHARACTERS or "\0" in given.body:
+    if not is_body(given.body):
         raise Refusal(
             Code.BODY_INVALID,
-            f"Send a body of at most {BODY_CHARACTERS} characters without NUL.",
+            f"Send a body of at most {BODY_CHARACTERS_MAX} characters without NUL.",
             pointer=f"{at}/body",
         )
     work_item_id = None

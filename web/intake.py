@@ -159,8 +159,7 @@ class Intake:
                 await asyncio.sleep(DOWN_SECONDS)
             if self._redis_down:
                 await self._ping()
-            if not self._redis_down:
-                await self._look()
+            await self._look()
 
     async def _ping(self) -> None:
         try:
@@ -180,6 +179,8 @@ class Intake:
                 found = await reads.outcomes(connection, [waiter.submission.id for waiter in waiters])
             for append_id, outcomes in found.items():
                 self._resolve(append_id, tuple(outcome.answer for outcome in outcomes))
+            if self._redis_down:
+                return
             undecided = [waiter for waiter in waiters if waiter.submission.id not in found]
             known = await self._front.open_partitions([waiter.submission.id for waiter in undecided])
             missing = [waiter for waiter in undecided if waiter.submission.id not in known]

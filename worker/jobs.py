@@ -12,16 +12,19 @@ import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
+import msgspec
 import structlog
 from redis import Redis, RedisError
 from rq import Queue, SimpleWorker
-from rq.exceptions import NoSuchJobError
+from rq.exceptions import DequeueTimeout, NoSuchJobError
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from models.window.scripts import JOB_NAME, QUEUE
 
 _PARTITION: Final = re.compile(r"[a-z]{1,8}:[a-z0-9-]{1,64}\Z")
+_CALL: Final = msgspec.json.Decoder(tuple[str, None, tuple[str], dict[str, object]])
+AWAY_SECONDS: Final = 0.5
 log = structlog.get_logger(__name__)
 
 
@@ -40,12 +43,12 @@ class WindowJob(Job):
         assert connection is not None
         try:
             job = super().fetch(id, connection=connection, serializer=serializer)
+        except RedisError:
+            raise
         except Exception as error:
             connection.lrem(Queue(QUEUE, connection=connection).intermediate_queue_key, 1, id)
-            if isinstance(error, (NoSuchJobError, RedisError)):
-                raise
-            log.warning("job_refused", job=id[:80], reason="malformed")
-            connection.delete(cls.key_for(id))
+            if connection.delete(cls.key_for(id)):
+                log.warning("job_refused", job=id[:80], reason="malformed")
             raise NoSuchJobError from error
         assert isinstance(job, WindowJob)
         return job
@@ -57,19 +60,21 @@ class WindowJob(Job):
         self.result_ttl = 0
         self.failure_ttl = 60
 
+    def _deserialize_data(self) -> None:
+        """Read the call strictly; one of any other shape is no call at all."""
+        self._func_name, self._instance, self._args, self._kwargs = "", None, [], {}
+        try:
+            name, _, arguments, named = _CALL.decode(self.data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return
+        if name == JOB_NAME and not named and _PARTITION.match(arguments[0]):
+            self._func_name, self._args = name, list(arguments)
+
     def _execute(self) -> None:
-        arguments = list(self.args)
-        if (
-            self.func_name != JOB_NAME
-            or self.instance is not None
-            or self.kwargs
-            or len(arguments) != 1
-            or not isinstance(arguments[0], str)
-            or not _PARTITION.match(arguments[0])
-        ):
+        if self.func_name != JOB_NAME:
             log.warning("job_refused", job=self.id[:80], reason="not the allocator's")
             raise RefusedJobError("this worker runs process_window alone")
-        type(self).runner(arguments[0])
+        type(self).runner(self.args[0])
 
 
 class WindowWorker(SimpleWorker):
@@ -106,10 +111,30 @@ class WindowWorker(SimpleWorker):
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> tuple[Job, Queue] | None:
-        """Return the next job, or None once a stop was asked for; looks up from waiting each second."""
-        del timeout, max_idle_time  # RQ would wait for minutes
+        """Return the next job, or None once a stop was asked for.
+
+        RQ's own waits for minutes, and longer and longer while Redis is away; this one looks up twice a second.
+        """
+        del timeout, max_idle_time
         while not self._stopping.is_set():
-            found = super().dequeue_job_and_maintain_ttl(1, max_idle_time=1)
+            try:
+                self.heartbeat()
+                if self.should_run_maintenance_tasks:
+                    self.run_maintenance_tasks()  # type: ignore[no-untyped-call]
+                found: tuple[Job, Queue] | None = self.queue_class.dequeue_any(
+                    self._ordered_queues,
+                    1,
+                    connection=self.connection,
+                    job_class=self.job_class,
+                    serializer=self.serializer,
+                    death_penalty_class=self.death_penalty_class,
+                )
+            except DequeueTimeout:
+                continue
+            except RedisError as error:
+                log.warning("redis_unreachable", kind=type(error).__name__)
+                self._stopping.wait(AWAY_SECONDS)
+                continue
             if found is not None:
                 return found
         return None

@@ -33,7 +33,6 @@ IMPORTER: Final = "import"
 
 HANDLE_RULE: Final = "1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or a digit"
 SLUG_RULE: Final = "1 to 63 of a-z, 0-9 and '-', the first a letter or a digit"
-BODY_CHARACTERS_MAX: Final = 8000
 FIRST_REVISION: Final = 1
 """Revision of the charter that a new space begins with."""
 

@@ -9,7 +9,6 @@ import msgspec
 
 from models.rules import outcomes
 from models.rules.board import (
-    BODY_CHARACTERS_MAX,
     CATALOG_REASONS,
     FIRST_REVISION,
     HANDLE_RULE,
@@ -34,7 +33,7 @@ from models.rules.charter import (
     normalize_work_item_id,
 )
 from models.rules.conflict import ConflictKey, task_key
-from models.rules.tasks import LIVE, BindView, Status, Task
+from models.rules.tasks import BODY_CHARACTERS_MAX, LIVE, BindView, Status, Task, is_body
 from models.rules.text import TitleFault, clean_title
 from models.rules.window import Event
 
@@ -185,7 +184,7 @@ def _task(given: BoardTask, space: str, charter: CompiledCharter, *, now: dateti
 def _check_fields(given: BoardTask, space: str, *, at: str) -> None:
     if given.space is not None and given.space != space:
         raise BoardError(f"{at}/space", "is another than the board's")
-    if len(given.body) > BODY_CHARACTERS_MAX or "\0" in given.body:
+    if not is_body(given.body):
         raise BoardError(f"{at}/body", f"has more than {BODY_CHARACTERS_MAX} characters, or holds NUL")
     for name in ("created_by", "holder", "assigned_to"):
         _check_handle(getattr(given, name), f"{at}/{name}")

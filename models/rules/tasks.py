@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,14 @@ class Status(StrEnum):
 
 LIVE: frozenset[Status] = frozenset({Status.OPEN, Status.CLAIMED, Status.ASSIGNED, Status.IN_REVIEW})
 """States in which a task occupies its ConflictKey."""
+
+
+BODY_CHARACTERS_MAX: Final = 8000
+
+
+def is_body(text: str) -> bool:
+    """Tell whether a text may be a task's body: up to 8000 characters, without NUL, which PostgreSQL cannot keep."""
+    return len(text) <= BODY_CHARACTERS_MAX and "\0" not in text
 
 
 class BindView(msgspec.Struct, frozen=True):

@@ -64,7 +64,6 @@ def import_board(connection: Connection, board: Board) -> Imported:
         TakenError: there is a space of that name.
     """
     now: datetime = connection.execute(text("SELECT dibs_now()")).scalar_one()
-    # Binding is the long part, and needs no lock: authority's, which comes next, holds up every window.
     tasks = tasks_of(board, now=now)
     space_id = create_space(connection, board.space, visibility=board.visibility, catalog=board.catalog)
     agents = ensure_agents(connection, handles_of(board))

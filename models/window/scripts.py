@@ -141,8 +141,12 @@ local seq = math.max(tonumber(redis.call('HGET', state, 'seq') or 0), tonumber(A
 for _, list in ipairs({'dibs:win:' .. ARGV[1], 'dibs:open:' .. ARGV[1]}) do
   local entries = redis.call('LRANGE', list, 0, -1)
   for i, entry in ipairs(entries) do
-    seq = seq + 1
-    entries[i] = string.format('%.0f', seq) .. string.sub(entry, string.find(entry, ' ', 1, true), -1)
+    local space = string.find(entry, ' ', 1, true)
+    -- One that nobody here wrote stays as it is: its reader drops it.
+    if space then
+      seq = seq + 1
+      entries[i] = string.format('%.0f', seq) .. string.sub(entry, space, -1)
+    end
   end
   redis.call('DEL', list)
   push(list, entries)
@@ -166,7 +170,7 @@ local most = tonumber(ARGV[4])
 local entries = redis.call('LRANGE', open, 0, most - 1)
 local intents, taken = 0, 0
 for i, entry in ipairs(entries) do
-  intents = intents + tonumber(string.match(entry, '^%d+ (%d+) '))
+  intents = intents + tonumber(string.match(entry, '^%d+ (%d+) ') or 1)
   if i > 1 and intents > most then break end
   taken = i
 end

@@ -117,6 +117,12 @@ def own_stack(own_servers: SharedServers, stacks: Callable[..., Stack]) -> tuple
     return make, board
 
 
+def kill(server: EmbeddedServer) -> None:
+    """Kill a server with all its processes."""
+    server.child.send(SIGKILL)
+    assert server.child.wait(seconds=10) is not None
+
+
 async def started(server: EmbeddedServer) -> None:
     """Start a server and wait for it. A child dies with the thread that made it, so this one has to."""
     server.spawn()
@@ -185,8 +191,7 @@ def test_an_older_copy_of_redis(own_servers: SharedServers, own_stack) -> None:
         await until(
             "more tasks than the copy knows", lambda: service.database.value("SELECT count(*) FROM tasks") > before + 30
         )
-        own_servers.valkey.child.send(SIGKILL)
-        await until("Valkey to end", lambda: own_servers.valkey.child.poll() is not None)
+        kill(own_servers.valkey)
         shutil.rmtree(files)
         copy.rename(files)
         await started(own_servers.valkey)
@@ -202,8 +207,7 @@ def test_redis_killed_and_started_again(own_servers: SharedServers, own_stack) -
     service = make(web=2, workers=2, lease_ms=1_000)
 
     async def restart() -> None:
-        own_servers.valkey.child.send(SIGKILL)
-        await until("Valkey to end", lambda: own_servers.valkey.child.poll() is not None)
+        kill(own_servers.valkey)
         await started(own_servers.valkey)
 
     several, seconds = asyncio.run(under_load(service, board, restart))
@@ -219,7 +223,7 @@ def test_redis_away_for_a_while(own_servers: SharedServers, own_stack) -> None:
 
     async def go() -> float:
         await until("the worker to wait", lambda: service.idle_workers() == 1)
-        own_servers.valkey.child.send(SIGKILL)
+        kill(own_servers.valkey)
         away_since = time.monotonic()
         async with service.client() as client:
 
@@ -248,7 +252,7 @@ def test_a_worker_stops_while_redis_is_away(own_servers: SharedServers, own_stac
     make, _ = own_stack
     service = make(web=0, workers=1)
     wait_for("the worker to wait", lambda: service.idle_workers() == 1)
-    own_servers.valkey.child.send(SIGKILL)
+    kill(own_servers.valkey)
     (worker,) = service.workers
     worker.send(SIGTERM)
     assert worker.wait(seconds=5) == 0
@@ -299,8 +303,7 @@ def test_postgresql_goes_and_comes_back(own_servers: SharedServers, own_stack, h
 
     async def bounce() -> None:
         if how == "kill":
-            own_servers.postgres.child.send(SIGKILL)
-            await until("PostgreSQL to end", lambda: own_servers.postgres.child.poll() is not None)
+            kill(own_servers.postgres)
         else:
             await asyncio.to_thread(own_servers.postgres.stop)
         async with service.client() as client:

@@ -106,7 +106,7 @@ def test_a_worker_stopped_past_its_lease_changes_nothing_later(
             os.kill(pid, SIGCONT)
             await until(
                 "the woken worker to notice",
-                lambda: "lease_lost" in log.read_text() or "outage" in log.read_text() or '"event": "window"' in log.read_text(),
+                lambda: any(f'"event": "{name}"' in log.read_text() for name in ("lease_lost", "outage", "window")),
             )
             assert state(service.database) == before
             check_race(service.database, await post_many(client, race(board, "third")), "third")

@@ -5,7 +5,8 @@ import pytest
 from models.rules.codes import Code
 from models.rules.conflict import DeliveryMode
 from models.rules.intents import CreateTask, ValidationPolicy
-from web.inputs import BODY_CHARACTERS, batch_decoder, create_task, task_decoder
+from models.rules.tasks import BODY_CHARACTERS_MAX
+from web.inputs import batch_decoder, create_task, task_decoder
 from web.problems import Refusal
 from web.strict_json import JsonRefused, parse
 
@@ -75,12 +76,12 @@ class TestTask:
     def test_may_be_of_three_hundred_characters(self):
         assert task(title="x" * 300).title == "x" * 300
 
-    @pytest.mark.parametrize("text", ["x" * (BODY_CHARACTERS + 1), "\0", "fine until\0here"])
+    @pytest.mark.parametrize("text", ["x" * (BODY_CHARACTERS_MAX + 1), "\0", "fine until\0here"])
     def test_is_refused_with_a_body_that_cannot_be_kept(self, text):
         assert refusal(body=text) == (Code.BODY_INVALID, "/tasks/3/body")
 
     def test_counts_its_body_in_characters(self):
-        assert BODY_CHARACTERS == 8000
+        assert BODY_CHARACTERS_MAX == 8000
         assert task(body="\U0001f600" * 8000).body == "\U0001f600" * 8000
 
     @pytest.mark.parametrize("text", ["", "1", "T", "TT1", "T1 2", "T-1", "T1.0", "T\u0661", "T" + "9" * 19])

@@ -287,17 +287,17 @@ def is_watcher(process: psutil.Process) -> bool:
 def test_a_program_that_does_not_exist_says_so_in_its_log(tmp_path):
     program = Command(name="lost", launch=Launch(argv=("/no/such/program",), log=tmp_path / "log"))
     assert program.spawn().wait(seconds=DEADLINE_SECONDS) == 127
-    assert "cannot start /no/such/program" in program.last_words()
+    assert "cannot start program: [Errno 2]" in program.last_words()
 
 
 def test_where_no_account_is_granted_the_message_says_what_to_do(monkeypatch):
     def refuse(user: object) -> None:
         raise PermissionError(errno.EPERM, "prctl: Operation not permitted")
 
-    monkeypatch.setattr(spawn, "_grants_namespace", lambda user: False)
+    monkeypatch.setattr(spawn, "_grants_namespace", lambda _user: False)
     monkeypatch.setattr(spawn, "_switch_account", refuse)
     for account in (Account.ANY, Account.NAMESPACE, Account.CAPABILITY):
-        with pytest.raises(spawn.RefusedError, match="run as an ordinary user .* or use a server of your own"):
+        with pytest.raises(spawn.RefusedError, match=r"run as an ordinary user .* or set DIBS_DATABASE_URL"):
             spawn.become_ordinary(account, [])
     monkeypatch.setattr(pwd, "getpwall", lambda: [pwd.struct_passwd(("root", "x", 0, 0, "", "/", "/bin/sh"))])
     with pytest.raises(spawn.RefusedError, match="no account but root is listed; run as an ordinary user"):
@@ -312,6 +312,17 @@ def test_logs_are_private_and_their_end_fits_in_a_line(tmp_path):
     assert "\n" not in tail(program.log)
     assert len(tail(program.log)) <= 400
     assert tail(tmp_path / "none") == ""
+
+
+def test_last_words_are_those_since_the_last_start_and_a_large_log_is_set_aside(tmp_path, monkeypatch):
+    program = script(tmp_path, "broken", BROKEN)
+    program.log.write_text("words of an earlier life\n")
+    program.spawn().wait(seconds=DEADLINE_SECONDS)
+    assert program.last_words() == "settings are missing | giving up"
+    monkeypatch.setattr("deploy.program._LOG_LIMIT_BYTES", 10)
+    program.spawn().wait(seconds=DEADLINE_SECONDS)
+    assert program.last_words() == "settings are missing | giving up"
+    assert "earlier life" in program.log.with_name("broken.log.1").read_text()
 
 
 @pytest.mark.parametrize(
