@@ -148,7 +148,6 @@ class Intake:
     async def run_look(self) -> None:
         """Look up, each second and whenever Redis seems to have lost something, what the waiting have become."""
         while True:
-            self._look_now.clear()
             try:
                 async with asyncio.timeout(DOWN_SECONDS if self._redis_down else LOOK_SECONDS):
                     await self._look_now.wait()
@@ -157,9 +156,10 @@ class Intake:
             else:
                 # Failures come in crowds: one look a quarter of a second answers them all.
                 await asyncio.sleep(DOWN_SECONDS)
+                self._look_now.clear()
+            await self._look()
             if self._redis_down:
                 await self._ping()
-            await self._look()
 
     async def _ping(self) -> None:
         try:
@@ -168,6 +168,7 @@ class Intake:
             return
         log.info("redis_reachable_again")
         self._redis_down = False
+        self._look_now.set()
 
     async def _look(self) -> None:
         old = asyncio.get_running_loop().time() - LOOK_SECONDS / 2

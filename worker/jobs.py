@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 import structlog
-from redis import Redis, RedisError
+from redis import Redis, RedisError, ResponseError
 from rq import Queue, SimpleWorker
 from rq.exceptions import DequeueTimeout, NoSuchJobError
 from rq.job import Job
@@ -43,9 +43,9 @@ class WindowJob(Job):
         assert connection is not None
         try:
             job = super().fetch(id, connection=connection, serializer=serializer)
-        except RedisError:
-            raise
         except Exception as error:
+            if isinstance(error, RedisError) and not isinstance(error, ResponseError):
+                raise
             connection.lrem(Queue(QUEUE, connection=connection).intermediate_queue_key, 1, id)
             if connection.delete(cls.key_for(id)):
                 log.warning("job_refused", job=id[:80], reason="malformed")

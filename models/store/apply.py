@@ -66,7 +66,9 @@ WITH decided AS (
   INSERT INTO windows (id, partition, fence, epoch, first_seq, last_seq, intents, committed_at)
   VALUES (:window, :partition, :fence, :epoch, :first_seq, :last_seq, :intents, :now)
   ON CONFLICT (id) DO UPDATE SET last_seq = greatest(windows.last_seq, excluded.last_seq),
-    intents = windows.intents + excluded.intents, committed_at = excluded.committed_at
+    intents = windows.intents + excluded.intents,
+    -- A rerun that found everything decided leaves the row as it was.
+    committed_at = CASE WHEN excluded.intents > 0 THEN excluded.committed_at ELSE windows.committed_at END
 ), counted AS (
   UPDATE spaces SET next_task = next_task + :tasks, next_event = next_event + :events WHERE id = :space
 )

@@ -40,6 +40,7 @@ def sync_engine(url: str, *, application_name: str, timeout_ms: int, pool_size: 
         connect_args=_parameters(application_name, timeout_ms),
         pool_size=pool_size,
         max_overflow=pool_size,
+        hide_parameters=True,
     )
 
 
@@ -49,6 +50,7 @@ def admin_engine(url: str) -> Engine:
         make_url(_scheme(url)).set(drivername="postgresql+psycopg"),
         connect_args=_parameters("dibs-admin", 60_000),
         poolclass=NullPool,
+        hide_parameters=True,
     )
 
 
