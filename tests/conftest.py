@@ -98,6 +98,12 @@ def stack(stacks: Callable[..., Stack], database: Database, redis_url: str, boar
 
 
 @pytest.fixture
+def service(stack: Callable[..., Stack]) -> Stack:
+    """One web process and one worker with the defaults, on this test's database."""
+    return stack()
+
+
+@pytest.fixture
 def own_servers(tmp_path: Path) -> Iterator[SharedServers]:
     """A durable pair for this test alone, to kill and to restart."""
     secrets = fresh_secrets()

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import psycopg
 from sqlalchemy import Engine, event
 
 from models.ids import uuid7
@@ -128,6 +129,11 @@ class Pipeline:
     def titles(self) -> list[str]:
         """Return the titles of all tasks by id."""
         return [row["title"] for row in self.database.rows("SELECT title FROM tasks ORDER BY id")]
+
+    def plant(self, script: str) -> None:
+        """Run a script as the schema's owner."""
+        with psycopg.connect(self.database.owner_url, autocommit=True) as connection:
+            connection.execute(script)  # type: ignore[call-overload]
 
     def reservations(self) -> list[bytes]:
         return list(self.client.scan_iter("dibs:res:*"))

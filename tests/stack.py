@@ -175,6 +175,36 @@ async def post_many(client: httpx.AsyncClient, requests: Sequence[Request]) -> l
     return list(await asyncio.gather(*map(one, requests)))
 
 
+async def in_one_window(
+    service: "Stack", client: httpx.AsyncClient, several: Sequence[Request]
+) -> list[httpx.Response]:
+    """Send requests that stand in one window in this order; the worker that takes it starts after the last."""
+    async with asyncio.TaskGroup() as group:
+        posted = []
+        for number, one in enumerate(several, start=1):
+            call = client.post(one.path, json=one.body, headers=headers_of(one.agent) | dict(one.headers))
+            posted.append(group.create_task(call))
+            partition = f"space:{one.path.split('/')[3]}"
+            await until("the append", lambda number=number, at=partition: service.open_intents(at) >= number)
+        service.start_worker(ready=False)
+        return list(await asyncio.gather(*posted))
+
+
+async def create(client: httpx.AsyncClient, board: Board, agent: Agent, body: object, **headers: str) -> httpx.Response:
+    """Post one task."""
+    return await client.post(board.path, json=body, headers=headers_of(agent, **headers))
+
+
+def play(service: "Stack", scenario: Callable[[httpx.AsyncClient], Awaitable[None]]) -> None:
+    """Run a scenario with a client of the service."""
+
+    async def go() -> None:
+        async with service.client() as client:
+            await scenario(client)
+
+    asyncio.run(go())
+
+
 class Stack:
     """Processes of the service. Each ends with this process, and ``close`` ends them before."""
 
@@ -274,7 +304,7 @@ class Stack:
     def idle_workers(self) -> int:
         """Return how many workers wait for a job."""
         with self.redis() as client:
-            return sum(client.hget(name, "state") == b"idle" for name in client.smembers("rq:workers"))
+            return sum(one["cmd"] == "blmove" and "b" in one["flags"] for one in client.client_list())
 
     def logs(self) -> str:
         """Return the end of every process's log."""

@@ -8,8 +8,7 @@ Seed 000, section 4; Contract 2.4 and 6; RFC 9457.
 from __future__ import annotations
 
 import secrets
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
@@ -21,6 +20,7 @@ import structlog
 
 from models.rules.codes import ADVICE, OUTCOME_UNKNOWN, RETRY_AFTER_S, STATUS, Code
 from models.rules.outcomes import encode, problem
+from models.trace import trace_of
 from web.strict_json import JsonRefused
 
 PROBLEM_JSON: Final = "application/problem+json"
@@ -121,26 +121,6 @@ def write(resp: falcon.asgi.Response, found: Problem, render: Renderer = spaces_
     if found.allow is not None:
         resp.set_header("Allow", found.allow)
     resp.data = render(found)
-
-
-def trace_of(error: BaseException) -> Iterator[str]:
-    """Yield an exception's types and places, those of its causes and of a group's members included.
-
-    Messages are left out: a driver's message may quote a row, and with it what a client sent.
-    """
-    seen: set[int] = set()
-    rest: list[BaseException | None] = [error]
-    while rest:
-        link = rest.pop()
-        if link is None or id(link) in seen:
-            continue
-        seen.add(id(link))
-        yield f"{type(link).__module__}.{type(link).__qualname__}"
-        for frame in traceback.extract_tb(link.__traceback__):
-            yield f"  {frame.filename}:{frame.lineno} in {frame.name}"
-        rest.append(link.__cause__ or (None if link.__suppress_context__ else link.__context__))
-        if isinstance(link, BaseExceptionGroup):
-            rest.extend(link.exceptions)
 
 
 def _failure(error: Exception, req: falcon.asgi.Request) -> Problem:

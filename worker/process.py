@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 import structlog
 from redis import RedisError
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from models.ids import uuid7
@@ -25,12 +25,13 @@ from models.rules.charter import Charter, CompiledCharter, compile_charter
 from models.rules.codes import Code
 from models.rules.intents import Sequenced
 from models.rules.outcomes import Answer, Outcome
-from models.rules.window import Plan, bind_window, decide, leaders
+from models.rules.window import bind_window, decide, leaders
 from models.store import snapshot as store
 from models.store.apply import WindowRow, apply
 from models.store.database import share_locks
 from models.store.partitions import Fence, raise_fence
 from models.store.snapshot import FenceLostError
+from models.trace import trace_of
 from models.window.back import Back, Closed, LeaseLostError, Reservation
 from models.window.codec import Reply, UnknownFormatError
 from worker.faults import Fault, classify
@@ -152,81 +153,92 @@ class Processor:
         if closed.corrupt:
             bound.error("entries_dropped", count=closed.corrupt)
         started = time.perf_counter()
-        reservations, held = self._reserve(partition, closed)
+        wanted = self._wanted(partition, closed)
+        held = self._courtesy.reserve(list(wanted))
+        self._probe("reserved")
         self._probe("before_transaction")
         if not closed.entries:
             decided: list[Outcome] = []
         elif fence is None:
             decided = _nowhere(closed.entries)
         else:
-            decided = self._commit(_Job(partition, closed.id, fence, held), closed.entries)
+            job = _Job(partition, closed.id, fence, frozenset(wanted[one] for one in held))
+            decided = self._commit(job, closed.entries, first_place=0)
         self._probe("after_commit")
         self._back.finish(
             partition,
             closed.id,
-            reservations=reservations,
+            # Those of an earlier run too: it may have died between its reservations and here, and it had another
+            # charter in mind or, like this process until just now, none.
+            reservations=wanted.keys() | self._wanted(partition, closed).keys(),
             entries=closed.entries,
             replies=_replies(closed.entries, decided),
         )
         self._probe("answered")
         bound.info("window", intents=len(decided), ms=round((time.perf_counter() - started) * 1000, 1))
 
-    def _reserve(self, partition: str, closed: Closed) -> tuple[list[Reservation], frozenset[tuple[UUID, int]]]:
-        """Reserve the keys of the window's leaders, bound with the charter last seen: it may be old by now."""
+    def _wanted(self, partition: str, closed: Closed) -> dict[Reservation, tuple[UUID, int]]:
+        """Return a reservation for the first proposal of each key, bound with the charter last seen here, if any."""
         charter = self._charters.get(partition)
         if charter is None:
-            return [], frozenset()
-        first = leaders(closed.entries, bind_window(closed.entries, charter))
+            return {}
         by_id = {entry.submission.id: entry.submission for entry in closed.entries}
-        wanted = {
+        return {
             Reservation.of(partition, key, closed.id, by_id[append].proposal_id(position)): (append, position)
-            for key, (append, position) in first.items()
+            for key, (append, position) in leaders(closed.entries, bind_window(closed.entries, charter)).items()
         }
-        got = self._courtesy.reserve(list(wanted))
-        self._probe("reserved")
-        return list(wanted), frozenset(wanted[one] for one in got)
 
-    def _commit(self, job: _Job, entries: Sequence[Sequenced]) -> list[Outcome]:
+    def _commit(self, job: _Job, entries: Sequence[Sequenced], *, first_place: int) -> list[Outcome]:
         """Commit a window; one that fails by something in it is halved, so that only the culprit fails."""
         try:
-            return self._attempt(job, entries)
+            return self._attempt(job, entries, first_place=first_place)
         except _WindowFailedError as failure:
-            if len(entries) > 1:
-                half = len(entries) // 2
-                return [*self._commit(job, entries[:half]), *self._commit(job, entries[half:])]
-            return self._commit_without(job, entries, failure)
+            if len(entries) == 1:
+                return self._commit_without(job, entries, failure, first_place=first_place)
+            half = len(entries) // 2
+            second = first_place + sum(len(entry.submission.proposals) for entry in entries[:half])
+            return [
+                *self._commit(job, entries[:half], first_place=first_place),
+                *self._commit(job, entries[half:], first_place=second),
+            ]
 
-    def _commit_without(self, job: _Job, entries: Sequence[Sequenced], failure: _WindowFailedError) -> list[Outcome]:
-        """Commit a submission that fails alone: without those of its proposals that fail each by themselves."""
+    def _commit_without(
+        self, job: _Job, entries: Sequence[Sequenced], failure: _WindowFailedError, *, first_place: int
+    ) -> list[Outcome]:
+        """Commit a submission that fails alone, without those of its proposals that fail once more by themselves."""
         (entry,) = entries
         everything = frozenset((entry.submission.id, pos) for pos in range(len(entry.submission.proposals)))
-        poison = everything
-        if len(everything) > 1:
-            poison = frozenset(one for one in everything if not self._would_commit(job, entries, everything - {one}))
+        poison = frozenset(
+            one
+            for one in everything
+            if not self._would_commit(job, entries, first_place=first_place, poison=everything - {one})
+        )
         log.error(
             "intents_failed",
             partition=job.partition,
             window_id=str(job.window_id),
             proposals=sorted(f"{append.hex}/{position}" for append, position in poison),
-            exc_info=failure.__cause__,
+            trace=list(trace_of(failure)),
         )
         try:
-            return self._attempt(job, entries, poison=poison)
+            return self._attempt(job, entries, first_place=first_place, poison=poison)
         except _WindowFailedError:
-            return self._attempt_alone(job, entries, everything)
+            return self._attempt_none(job, entries, first_place=first_place, poison=everything)
 
-    def _attempt_alone(
-        self, job: _Job, entries: Sequence[Sequenced], poison: frozenset[tuple[UUID, int]]
+    def _attempt_none(
+        self, job: _Job, entries: Sequence[Sequenced], *, first_place: int, poison: frozenset[tuple[UUID, int]]
     ) -> list[Outcome]:
         try:
-            return self._attempt(job, entries, poison=poison)
+            return self._attempt(job, entries, first_place=first_place, poison=poison)
         except _WindowFailedError as failure:
             # Not even the refusals can be written: then it is the database, not the intents.
             raise OutageError from failure
 
-    def _would_commit(self, job: _Job, entries: Sequence[Sequenced], poison: frozenset[tuple[UUID, int]]) -> bool:
+    def _would_commit(
+        self, job: _Job, entries: Sequence[Sequenced], *, first_place: int, poison: frozenset[tuple[UUID, int]]
+    ) -> bool:
         try:
-            self._attempt(job, entries, poison=poison, keep=False)
+            self._attempt(job, entries, first_place=first_place, poison=poison, keep=False)
         except _WindowFailedError:
             return False
         return True
@@ -236,6 +248,7 @@ class Processor:
         job: _Job,
         entries: Sequence[Sequenced],
         *,
+        first_place: int,
         poison: frozenset[tuple[UUID, int]] = frozenset(),
         keep: bool = True,
     ) -> list[Outcome]:
@@ -247,7 +260,7 @@ class Processor:
         """
         for attempt in range(_ATTEMPTS):
             try:
-                return self._transact(job, entries, poison=poison, keep=keep)
+                return self._transact(job, entries, first_place=first_place, poison=poison, keep=keep)
             except (FenceLostError, StaleSequenceError):
                 raise
             except Exception as error:
@@ -263,7 +276,13 @@ class Processor:
         raise AssertionError  # pragma: no cover - the loop returns or raises
 
     def _transact(
-        self, job: _Job, entries: Sequence[Sequenced], *, poison: frozenset[tuple[UUID, int]], keep: bool
+        self,
+        job: _Job,
+        entries: Sequence[Sequenced],
+        *,
+        first_place: int,
+        poison: frozenset[tuple[UUID, int]],
+        keep: bool,
     ) -> list[Outcome]:
         with self._engine.connect() as connection, connection.begin() as transaction:
             share_locks(connection)
@@ -276,7 +295,22 @@ class Processor:
                 raise StaleSequenceError(job.partition)
             if loaded.space is not None:
                 self._learn(job.partition, loaded.space.charter)
-            plan = self._decide(connection, job, loaded, head, entries, poison)
+            bindings = bind_window(fresh, loaded.space.charter if loaded.space else _NO_CHARTER)
+            found = (
+                store.occupants(connection, loaded.space.id, (bound.key for bound in bindings.values()))
+                if loaded.space
+                else {}
+            )
+            plan = decide(
+                entries,
+                bindings,
+                store.snapshot(loaded, found),
+                now=loaded.now,
+                mode=head.mode,
+                window_id=job.window_id,
+                first_place=first_place,
+                poison=poison,
+            )
             self._probe("in_transaction")
             apply(
                 connection,
@@ -297,32 +331,6 @@ class Processor:
             if not keep:
                 transaction.rollback()
         return [*plan.fresh, *plan.known]
-
-    @staticmethod
-    def _decide(
-        connection: Connection,
-        job: _Job,
-        loaded: store.Loaded,
-        head: store.Head,
-        entries: Sequence[Sequenced],
-        poison: frozenset[tuple[UUID, int]],
-    ) -> Plan:
-        undecided = [entry for entry in entries if entry.submission.id not in loaded.decided]
-        bindings = bind_window(undecided, loaded.space.charter if loaded.space else _NO_CHARTER)
-        found = (
-            store.occupants(connection, loaded.space.id, (bound.key for bound in bindings.values()))
-            if loaded.space
-            else {}
-        )
-        return decide(
-            entries,
-            bindings,
-            store.snapshot(loaded, found),
-            now=loaded.now,
-            mode=head.mode,
-            window_id=job.window_id,
-            poison=poison,
-        )
 
     def _learn(self, partition: str, charter: CompiledCharter) -> None:
         self._charters[partition] = charter

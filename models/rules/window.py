@@ -163,14 +163,15 @@ def decide(
     now: datetime,
     mode: Mode,
     window_id: UUID,
+    first_place: int = 0,
     poison: frozenset[tuple[UUID, int]] = frozenset(),
 ) -> Plan:
-    """Decide a window.
+    """Decide a window, or the part of one that begins at ``first_place`` of its order.
 
     ``poison`` names proposals that were found to make the transaction fail: they are answered ``intent_failed`` and
     the next in order takes their place.
     """
-    run = _Run(bindings, snapshot, now=now, mode=mode, window_id=window_id, poison=poison)
+    run = _Run(bindings, snapshot, now=now, mode=mode, window_id=window_id, place=first_place, poison=poison)
     for entry in in_order(window):
         run.take(entry)
     return run.plan()
@@ -187,6 +188,7 @@ class _Run:
         now: datetime,
         mode: Mode,
         window_id: UUID,
+        place: int,
         poison: frozenset[tuple[UUID, int]],
     ) -> None:
         self._bindings = bindings
@@ -195,6 +197,7 @@ class _Run:
         self._mode = mode
         self._window_id = window_id
         self._poison = poison
+        self._place = place
         self._taken: set[UUID] = set()
         self._reserved: dict[ConflictKey, Leader] = {}
         self._in_window: dict[bytes, Remembered] = {}
@@ -218,6 +221,7 @@ class _Run:
         if submission.id in self._taken:
             return
         self._taken.add(submission.id)
+        place, self._place = self._place, self._place + len(submission.proposals)
         known = self._snapshot.decided.get(submission.id)
         if known:
             # An earlier run committed it (a worker died, or Redis gave it again): all of a submission's outcomes
@@ -230,7 +234,7 @@ class _Run:
         if answers is None:
             answers = {pos: self._one(entry, pos, proposal) for pos, proposal in submission.in_order()}
             self._remember(submission, [answers[pos] for pos in range(len(submission.proposals))])
-        self._record(entry, answers)
+        self._record(entry, answers, place)
 
     def _standing_answers(self, submission: Submission) -> dict[int, Answer] | None:
         """Return answers that need no look at the board: no authority, a key used before, drain, no such space."""
@@ -364,9 +368,9 @@ class _Run:
         if success:
             self._slots.append(SlotRow(digest=submission.slots[0], append_id=submission.id))
 
-    def _record(self, entry: Sequenced, answers: Mapping[int, Answer]) -> None:
+    def _record(self, entry: Sequenced, answers: Mapping[int, Answer], first_place: int) -> None:
         submission = entry.submission
-        for position, proposal in submission.in_order():
+        for place, (position, proposal) in enumerate(submission.in_order(), start=first_place):
             answer = answers[position]
             bound = self._bindings.get((submission.id, position))
             self._fresh.append(
@@ -374,7 +378,7 @@ class _Run:
                     append_id=submission.id,
                     position=position,
                     batch=submission.batch,
-                    place=len(self._fresh),
+                    place=place,
                     received_seq=entry.received_seq,
                     kind=kind_of(proposal.intent),
                     actor=submission.actor,

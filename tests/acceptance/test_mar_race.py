@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import httpx
 import pytest
 
-from tests.stack import MAR, SLOTS, TITLES, Board, Request, Stack, headers_of, post_many, until
+from tests.stack import MAR, SLOTS, TITLES, Board, Request, Stack, headers_of, in_one_window, post_many
 
 T1 = [task for task, slot in SLOTS.items() if slot == "T1"]
 T3 = [task for task, slot in SLOTS.items() if slot == "T3"]
@@ -48,18 +48,6 @@ async def check_losers(client: httpx.AsyncClient, board: Board, bodies: list[tup
     return {target.rpartition(":")[2]: task for target, task in won.items()}
 
 
-async def in_one_window(service: Stack, board: Board, several: Sequence[Request]) -> list[httpx.Response]:
-    """Send requests one after the other to a service without a worker, which then starts."""
-    async with service.client() as client, asyncio.TaskGroup() as group:
-        posted = []
-        for number, request in enumerate(several, start=1):
-            call = client.post(request.path, json=request.body, headers=headers_of(request.agent))
-            posted.append(group.create_task(call))
-            await until("the append", lambda number=number: service.open_intents(board.partition) == number)
-        service.start_worker(ready=False)
-        return list(await asyncio.gather(*posted))
-
-
 @pytest.mark.parametrize(
     ("titles", "expected"),
     [
@@ -72,7 +60,12 @@ async def in_one_window(service: Stack, board: Board, several: Sequence[Request]
 )
 def test_one_window(stack: Callable[..., Stack], board: Board, titles: list[str], expected: list[int]) -> None:
     service = stack(workers=0)
-    answers = asyncio.run(in_one_window(service, board, requests(board, titles)))
+
+    async def go() -> list[httpx.Response]:
+        async with service.client() as client:
+            return await in_one_window(service, client, requests(board, titles))
+
+    answers = asyncio.run(go())
     assert [answer.status_code for answer in answers] == expected
     for answer in answers:
         if answer.status_code == 409:

@@ -75,10 +75,14 @@ async def under_load(
                 lambda: any(task.done() for task in running) or all(one.answered_at > healed_at for one in several),
             )
             seconds = max(one.answered_at for one in several) - healed_at
-        finally:
-            for one in several:
-                one.stop.set()
-            await asyncio.gather(*running)
+        except BaseException:
+            # They would go on for ever against a service that does not recover.
+            for task in running:
+                task.cancel()
+            raise
+        for one in several:
+            one.stop.set()
+        await asyncio.gather(*running)
     return several, seconds
 
 

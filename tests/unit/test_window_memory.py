@@ -164,7 +164,7 @@ class TestRerun:
         first = board.run(*window(decided))
         plan = board.run(*window(decided, late))
         assert list(plan.known) == list(first.fresh)
-        assert [(outcome.append_id, outcome.place) for outcome in plan.fresh] == [(late.id, 0)]
+        assert [(outcome.append_id, outcome.place) for outcome in plan.fresh] == [(late.id, 1)]
         assert of(plan, late).code is Code.CONFLICT_KEY_OCCUPIED
 
     def test_answers_though_the_key_was_revoked_since(self):

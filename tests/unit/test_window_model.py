@@ -109,7 +109,8 @@ def test_any_arrival_in_any_windows_and_batches_has_the_winners_of_the_sequence(
         again = data.draw(st.permutations(before).map(lambda mixed: mixed[:2]), label="again")
         plan = board.decide([*arrived, *again, *arrived], poison=poison)
         assert plan == board.decide([*again, *ordered], poison=poison)
-        assert [outcome.place for outcome in plan.fresh] == list(range(len(plan.fresh)))
+        places = [outcome.place for outcome in plan.fresh]
+        assert places == sorted(set(places))
         board.commit(plan)
         tasks += plan.tasks
         events += plan.events
