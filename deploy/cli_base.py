@@ -1,4 +1,4 @@
-"""What the commands share: the database they speak to, what they print, and one line for what went wrong."""
+"""What the commands share: the database they speak to and how they print."""
 
 from __future__ import annotations
 

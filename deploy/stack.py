@@ -83,7 +83,9 @@ def run(options: Options, environ: Mapping[str, str]) -> None:
         require_free_port(options.host, options.port)
         with Supervisor(report=lambda line: out.print(line, markup=False)) as supervisor:
             addresses = _start_servers(supervisor, folder, secrets, options, environ)
-            demo = _prepare(addresses, folder, granted=None if environ.get("DIBS_DATABASE_URL") else SERVICE)
+            external = bool(environ.get("DIBS_DATABASE_URL"))
+            granted = (environ.get("DIBS_SERVICE_ROLE") or None) if external else SERVICE
+            demo = _prepare(addresses, folder, granted=granted)
             _start_processes(supervisor, folder, addresses, options, environ)
             _await_ready(supervisor, addresses.http, folder)
             folder.publish(addresses)
@@ -132,7 +134,6 @@ def _start_servers(
         database=database,
         database_owner=owner,
         secret_keys=secret_keys,
-        pid=os.getpid(),
     )
 
 

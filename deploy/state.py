@@ -50,7 +50,7 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     """Where a stack answers: HTTP, Valkey, and PostgreSQL as the service and as the owner of the schema.
 
-    ``pid`` is the process that runs the stack. An address of the two servers holds its password.
+    An address of the two servers holds its password.
     """
 
     http: str
@@ -58,10 +58,9 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     database: str
     database_owner: str
     secret_keys: str
-    pid: int
 
     def __repr__(self) -> str:
-        return f"Addresses(http={self.http!r}, pid={self.pid})"
+        return f"Addresses(http={self.http!r})"
 
     def environment(self) -> dict[str, str]:
         """Return the variables under which web, worker and the commands look for these."""

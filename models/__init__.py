@@ -1,1 +1,1 @@
-"""The shared vocabulary: what a write is, what it may do and where it is kept."""
+"""What web and worker have in common: the rules, and the keeping of what they decide upon."""

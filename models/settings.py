@@ -1,4 +1,4 @@
-"""Every environment variable the product reads, in one place and read once. Contract, section 8."""
+"""The settings of a web or worker process, read from the environment once. Contract, section 8."""
 
 from __future__ import annotations
 

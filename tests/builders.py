@@ -31,9 +31,9 @@ from models.rules.window import (
 
 NOW: Final = datetime(2026, 7, 1, 12, tzinfo=UTC)
 LAB: Final = "lab"
-ADA: Final = "agt_ada"
-BOB: Final = "agt_bob"
-EVE: Final = "agt_eve"
+ALPHA: Final = "agt_alpha"
+BETA: Final = "agt_beta"
+EPSILON: Final = "agt_epsilon"
 REEF: Final = "Map the reef"
 
 ProposalAt = tuple[UUID, int]
@@ -61,7 +61,7 @@ def submission(
     proposals: Sequence[Proposal] = (),
     title: str = REEF,
     space: str = LAB,
-    actor: str = ADA,
+    actor: str = ALPHA,
     key_id: str | None = None,
     batch: bool | None = None,
     slots: tuple[SlotDigest, ...] = (),
@@ -88,7 +88,7 @@ def key_of(*, agent: str) -> str:
     return f"key_{agent}"
 
 
-def slot(*, key: str = "retry-1", body: str = REEF, secret: str = "s1", actor: str = ADA) -> SlotDigest:
+def slot(*, key: str = "retry-1", body: str = REEF, secret: str = "s1", actor: str = ALPHA) -> SlotDigest:
     """What an Idempotency-Key and a body become under one secret."""
     return SlotDigest(
         secret_id=secret,
@@ -136,7 +136,7 @@ class Board:
         exists: bool = True,
     ) -> None:
         self.charter = charter() if compiled is None else compiled
-        members = {agent: authority(agent=agent) for agent in (ADA, BOB, EVE)}
+        members = {agent: authority(agent=agent) for agent in (ALPHA, BETA, EPSILON)}
         members |= {given.agent: given for given in authorities}
         self.authorities = {key_of(agent=agent): given for agent, given in members.items()}
         self.visibility = visibility
@@ -212,7 +212,7 @@ class Board:
         self.commit(plan)
         return plan
 
-    def occupy(self, *, key: ConflictKey, task_id: int, status: Status = Status.OPEN, created_by: str = ADA) -> None:
+    def occupy(self, *, key: ConflictKey, task_id: int, status: Status = Status.OPEN, created_by: str = ALPHA) -> None:
         """Let a task of before hold a key."""
         self.occupants[key] = Occupant(task_id=task_id, status=status, created_by=created_by)
 

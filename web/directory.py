@@ -1,7 +1,8 @@
 """Who is asking and what they may see: a cache of identity that forgets within a second of any change.
 
-Every change of agents, keys, members or spaces raises one number in SQL. A watcher reads it twice a second and clears
-the cache when it differs; when it could not be read for a second, nothing cached counts. Contract, section 5.
+Every change that takes something away from an agent, a key or a member raises one number in SQL. A watcher reads it
+twice a second and clears the cache when it differs; when it could not be read for a second, nothing cached counts.
+Contract, section 5.
 """
 
 from __future__ import annotations

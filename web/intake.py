@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, assert_never
 from uuid import UUID
 
 import structlog
@@ -59,11 +59,6 @@ class Intake:
         self._instance: str | None = None
         self._redis_down = False
         self._look_now = asyncio.Event()
-
-    @property
-    def reachable(self) -> bool:
-        """Whether Redis answered when it was last asked."""
-        return not self._redis_down
 
     async def submit(self, submission: Submission) -> tuple[Answer, ...]:
         """Append a submission and return the answers to its proposals, once SQL has them committed.
@@ -199,9 +194,7 @@ class Intake:
 
 def pending(submission: Submission) -> Refusal:
     """Return the answer of a submission whose outcome is not known yet."""
-    return Refusal(
-        Code.ALLOCATION_PENDING, members={"proposal_id": ids.format_proposal(submission.id)}, retry_after_s=1
-    )
+    return Refusal(Code.ALLOCATION_PENDING, members={"proposal_id": ids.format_proposal(submission.id)})
 
 
 def _refuse_verdict(appended: Appended) -> None:
@@ -214,3 +207,5 @@ def _refuse_verdict(appended: Appended) -> None:
             raise Refusal(Code.RATE_LIMITED, retry_after_s=-(-appended.number // 1000))
         case Verdict.AGENT_FULL:
             raise Refusal(Code.RATE_LIMITED, "Too many of your requests are waiting: let some be answered first.")
+        case _ as impossible:
+            assert_never(impossible)

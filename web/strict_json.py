@@ -5,7 +5,7 @@ recursion limit on deep nesting; the standard library takes NaN and lone surroga
 count, then msgspec for the syntax (it builds nothing), then the standard library for repeated keys and for
 numbers out of range, then msgspec again for the schema: 400 before 422, whatever else is wrong with it. Every
 step is linear in the body's length.
-Contract 6; RELIABILITY finding 4.
+Contract 6.
 """
 
 from __future__ import annotations

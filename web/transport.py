@@ -3,7 +3,7 @@
 Servers and frameworks repair what they get: Falcon joins repeated headers, takes the last of repeated query
 fields, hands a cut body over as a short one and has no limit. Each such repair is a second reading of one
 request, so it is refused here instead. The functions look at one matter each; :class:`Edge` applies those
-that hold on every route. Contract 6; RELIABILITY findings 4 and 5.
+that hold on every route. Contract 6.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BODY_LIMIT_BYTES: Final = 64 * 1024
 """Limit of a spaces body."""
 
 BATCH_LIMIT_BYTES: Final = 1024 * 1024
-"""Limit of a batch or a charter."""
+"""Limit of a batch."""
 
 SINGLE_HEADERS: Final = frozenset(
     {

@@ -16,7 +16,7 @@ from models.ids import uuid7
 from models.rules import ids, outcomes
 from models.rules.canonical import canonical_json, keyed_digest
 from models.rules.codes import Code
-from models.rules.intents import Intent, Proposal, SlotDigest, Submission
+from models.rules.intents import Intent, Proposal, SlotDigest, Submission, partition_of
 from models.rules.outcomes import Answer
 from models.rules.window import Mode, Remembered
 from models.settings import SecretKey
@@ -66,7 +66,7 @@ class Writes:
         slots = self._digests(req, principal, key, intents) if key else ()
         submission = Submission(
             id=ids.append_id(uuid7()),
-            partition=f"space:{space.slug}",
+            partition=partition_of(space.slug),
             space=space.slug,
             actor=principal.agent_id,
             key_id=principal.key_id,

@@ -1,8 +1,8 @@
 """The one RQ job there is, and a worker that runs nothing else.
 
-A job is a wake-up hint: whoever may write to Redis may queue one, so its content is not trusted. Only the name of the
-one function counts, and it is compared, never imported; callbacks, webhooks, instances and dependencies of a job
-are ignored.
+Whoever may write to Redis may queue a job, so nothing in it is trusted: it calls the worker to a partition, no more.
+Only the name of the one function counts, and it is compared, never imported; callbacks, webhooks, instances and
+dependencies of a job are ignored.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rq import Queue, SimpleWorker
 from rq.exceptions import DequeueTimeout, NoSuchJobError
 from rq.job import Job
 from rq.serializers import JSONSerializer
+from rq.worker import WorkerStatus
 
 from models.window.scripts import JOB_NAME, QUEUE
 
@@ -118,6 +119,8 @@ class WindowWorker(SimpleWorker):
         del timeout, max_idle_time
         while not self._stopping.is_set():
             try:
+                if self.get_state() != WorkerStatus.IDLE:
+                    self.set_state(WorkerStatus.IDLE)
                 self.heartbeat()
                 if self.should_run_maintenance_tasks:
                     self.run_maintenance_tasks()  # type: ignore[no-untyped-call]

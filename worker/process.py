@@ -10,7 +10,7 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, assert_never
 from uuid import UUID
 
 import msgspec
@@ -20,12 +20,11 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from models.ids import uuid7
-from models.rules import outcomes as rules_outcomes
 from models.rules.charter import Charter, CompiledCharter, compile_charter
 from models.rules.codes import Code
-from models.rules.intents import Sequenced
+from models.rules.intents import Sequenced, slug_of
 from models.rules.outcomes import Answer, Outcome
-from models.rules.window import bind_window, decide, leaders
+from models.rules.window import bind_window, decide, leaders, refuse_all
 from models.store import snapshot as store
 from models.store.apply import WindowRow, apply
 from models.store.database import share_locks
@@ -80,7 +79,7 @@ class Processor:
         keeper: LeaseKeeper,
         *,
         name: str,
-        probe: Callable[[str], None] = lambda _step: None,
+        probe: Callable[[str], None],
     ) -> None:
         self._engine = engine
         self._back = back
@@ -160,7 +159,8 @@ class Processor:
         if not closed.entries:
             decided: list[Outcome] = []
         elif fence is None:
-            decided = _nowhere(closed.entries)
+            # Nothing is stored: nothing can ever come of an intent for a partition that SQL does not know.
+            decided = refuse_all(closed.entries, Code.SPACE_NOT_FOUND)
         else:
             job = _Job(partition, closed.id, fence, frozenset(wanted[one] for one in held))
             decided = self._commit(job, closed.entries, first_place=0)
@@ -220,19 +220,13 @@ class Processor:
             proposals=sorted(f"{append.hex}/{position}" for append, position in poison),
             trace=list(trace_of(failure)),
         )
-        try:
-            return self._attempt(job, entries, first_place=first_place, poison=poison)
-        except _WindowFailedError:
-            return self._attempt_none(job, entries, first_place=first_place, poison=everything)
-
-    def _attempt_none(
-        self, job: _Job, entries: Sequence[Sequenced], *, first_place: int, poison: frozenset[tuple[UUID, int]]
-    ) -> list[Outcome]:
-        try:
-            return self._attempt(job, entries, first_place=first_place, poison=poison)
-        except _WindowFailedError as failure:
-            # Not even the refusals can be written: then it is the database, not the intents.
-            raise OutageError from failure
+        for without in (poison, everything):
+            try:
+                return self._attempt(job, entries, first_place=first_place, poison=without)
+            except _WindowFailedError:
+                continue
+        # Not even the refusals can be written: then it is the database, not the intents.
+        raise OutageError from failure
 
     def _would_commit(
         self, job: _Job, entries: Sequence[Sequenced], *, first_place: int, poison: frozenset[tuple[UUID, int]]
@@ -269,11 +263,11 @@ class Processor:
                         raise OutageError from error
                     case Fault.SPLIT:
                         raise _WindowFailedError from error
-                    case Fault.RETRY if attempt == _ATTEMPTS - 1:
-                        raise _WindowFailedError from error
                     case Fault.RETRY:
                         time.sleep(random.uniform(0, _PAUSE_SECONDS * 2**attempt))  # noqa: S311 - jitter
-        raise AssertionError  # pragma: no cover - the loop returns or raises
+                    case impossible:
+                        assert_never(impossible)
+        raise _WindowFailedError
 
     def _transact(
         self,
@@ -287,7 +281,7 @@ class Processor:
         with self._engine.connect() as connection, connection.begin() as transaction:
             share_locks(connection)
             head = store.lock_partition(connection, job.partition, job.fence.fence)
-            slug = job.partition.removeprefix("space:")
+            slug = slug_of(job.partition)
             known = self._charters.get(job.partition)
             loaded = store.load(connection, entries, head, slug=slug, known=known)
             fresh = [entry for entry in entries if entry.submission.id not in loaded.decided]
@@ -320,8 +314,8 @@ class Processor:
                     partition=job.partition,
                     fence=job.fence.fence,
                     epoch=head.epoch,
-                    first_seq=entries[0].received_seq,
-                    last_seq=entries[-1].received_seq,
+                    first_seq=fresh[0].received_seq if fresh else 0,
+                    last_seq=fresh[-1].received_seq if fresh else 0,
                 ),
                 space_id=loaded.space.id if loaded.space else None,
                 now=loaded.now,
@@ -337,25 +331,6 @@ class Processor:
         self._charters.move_to_end(partition)
         if len(self._charters) > _CHARTERS:
             self._charters.popitem(last=False)
-
-
-def _nowhere(entries: Sequence[Sequenced]) -> list[Outcome]:
-    """Refuse intents for a partition that SQL does not know; nothing is stored, for nothing can ever come of it."""
-    answer = rules_outcomes.refused(Code.SPACE_NOT_FOUND, "There is no such space: check the slug.")
-    return [
-        Outcome(
-            append_id=entry.submission.id,
-            position=position,
-            batch=entry.submission.batch,
-            place=position,
-            received_seq=entry.received_seq,
-            kind="",
-            actor=entry.submission.actor,
-            answer=answer,
-        )
-        for entry in entries
-        for position in range(len(entry.submission.proposals))
-    ]
 
 
 def _replies(entries: Sequence[Sequenced], decided: Sequence[Outcome]) -> dict[str, list[Reply]]:

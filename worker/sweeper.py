@@ -11,7 +11,7 @@ from redis import RedisError
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from models.store.purge import purge_memory
+from models.store.purge import BATCH, purge_memory
 from models.window.back import Back
 
 SWEEP_SECONDS: Final = 0.5
@@ -52,11 +52,14 @@ class Sweeper:
                 self._purge()
 
     def _purge(self) -> None:
-        try:
-            with self._engine.begin() as connection:
-                purged = purge_memory(connection)
-        except DBAPIError as error:
-            log.warning("purge_failed", kind=type(error).__name__)
-            return
-        if purged:
-            log.info("purged", windows=purged)
+        purged = BATCH
+        while purged >= BATCH and not self._stop.is_set():
+            try:
+                # A transaction for each batch: a busy board's month is no one's long lock.
+                with self._engine.begin() as connection:
+                    purged = purge_memory(connection)
+            except DBAPIError as error:
+                log.warning("purge_failed", kind=type(error).__name__)
+                return
+            if purged:
+                log.info("purged", windows=purged)

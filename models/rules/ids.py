@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 MAX_BATCH: Final = 100
 _SHAPE: Final = re.compile(r"prp_[0-9a-f]{32}\Z")
 _VERSION_7: Final = 7
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MalformedIdError(ValueError):
@@ -21,7 +23,7 @@ def append_id(fresh: UUID) -> UUID:
     The last byte counts the proposals of a batch, so an item's id leads to its batch without a look-up.
     Sixty-six random bits and a millisecond remain.
     """
-    return UUID(int=fresh.int & ~0xFF, is_safe=fresh.is_safe)
+    return UUID(int=fresh.int & ~0xFF)
 
 
 def item_id(append: UUID, position: int, *, batch: bool) -> UUID:
@@ -54,6 +56,6 @@ def parse_proposal(text: str) -> UUID:
     return found
 
 
-def unix_ms(fresh: UUID) -> int:
-    """Return the milliseconds since 1970 that a UUIDv7 carries in its first 48 bits."""
-    return fresh.int >> 80
+def moment(fresh: UUID) -> datetime:
+    """Return when a UUIDv7 was made, to the millisecond, by the clock of the process that made it."""
+    return _EPOCH + timedelta(milliseconds=fresh.int >> 80)

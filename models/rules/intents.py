@@ -33,6 +33,8 @@ class CreateTask(msgspec.Struct, frozen=True, tag_field="kind", tag="create_task
     validation_policy: ValidationPolicy = ValidationPolicy.EVIDENCE
 
 
+_SPACE = "space:"
+
 Intent = CreateTask
 """Every kind of write; becomes a union as kinds are added."""
 
@@ -63,6 +65,16 @@ class SlotDigest(msgspec.Struct, frozen=True):
     secret_id: str
     slot: bytes
     request: bytes
+
+
+def partition_of(slug: str) -> str:
+    """Return the partition in which a space's writes are ordered."""
+    return _SPACE + slug
+
+
+def slug_of(partition: str) -> str:
+    """Return the space of a partition."""
+    return partition.removeprefix(_SPACE)
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from models.rules.codes import RETRYABLE, STATUS, TITLE, Code, error_class
+from models.rules.codes import ADVICE, RETRYABLE, STATUS, TITLE, Code, error_class
 from models.rules.conflict import ConflictKey
 from models.rules.tasks import Status, Task
 
@@ -101,9 +101,13 @@ def problem(code: Code, detail: str, **members: Any) -> dict[str, Any]:  # noqa:
     }
 
 
-def refused(code: Code, detail: str, *, task_id: int | None = None, **members: Any) -> Answer:  # noqa: ANN401 - JSON members
-    """Return a refusal as an answer; ``task_id`` is the winner's."""
-    return Answer(status=STATUS[code], body=encode(problem(code, detail, **members)), code=code, task_id=task_id)
+def refused(code: Code, detail: str | None = None, *, task_id: int | None = None, **members: Any) -> Answer:  # noqa: ANN401
+    """Return a refusal as an answer, with the code's own advice unless ``detail`` has more exact one.
+
+    ``task_id`` is the winner's; ``members`` are further JSON members.
+    """
+    body = encode(problem(code, ADVICE[code] if detail is None else detail, **members))
+    return Answer(status=STATUS[code], body=body, code=code, task_id=task_id)
 
 
 def occupied(key: ConflictKey, occupant: Occupant, *, actor: str, proposal_id: str) -> Answer:

@@ -120,8 +120,8 @@ def fold_title(title: str) -> str:
 def tokens(title: str) -> frozenset[str]:
     r"""Split a title into its distinct words, without the seven stopwords.
 
-    The steps: NFC, case fold (and NFC again, as `fold_title` does), a space for every non-word
-    character, split, drop stopwords. Word characters are those of UTS #18 ``\w``.
+    The title is folded as :func:`fold_title` does it, every character that is in no word becomes a space, and
+    what stands between spaces is a word. Word characters are those of UTS #18 ``\w``.
     Seed 000, section 2.1; Contract 2.1.
     """
     return frozenset(fold_title(title).translate(_WORDS_ONLY).split()) - _STOPWORDS

@@ -228,7 +228,7 @@ class _Run:
             # stand in one transaction, so there is nothing left to execute.
             self._known.extend(known)
             return
-        if self._now - _moment(submission.id) > MEMORY:
+        if self._now - ids.moment(submission.id) > MEMORY:
             return
         answers = self._standing_answers(submission)
         if answers is None:
@@ -259,9 +259,7 @@ class _Run:
                 "This key was revoked or has expired while the request waited; nothing was written. Use another key.",
             )
         if not authority.agent_active:
-            return outcomes.refused(
-                Code.ACTOR_NOT_ACTIVE, "This agent is deactivated; nothing was written. Ask an operator."
-            )
+            return outcomes.refused(Code.ACTOR_NOT_ACTIVE)
         return None
 
     def _replay(self, submission: Submission) -> tuple[Answer, ...] | Answer | None:
@@ -272,39 +270,27 @@ class _Run:
                 if found is None or found.secret_id != digest.secret_id:
                     continue
                 if found.request != digest.request:
-                    return outcomes.refused(
-                        Code.IDEMPOTENCY_KEY_REUSED,
-                        "This Idempotency-Key belongs to a request with another body: use a new key for new work.",
-                    )
+                    return outcomes.refused(Code.IDEMPOTENCY_KEY_REUSED)
                 if found.answers:
                     return tuple(msgspec.structs.replace(answer, replay_of=found.append_id) for answer in found.answers)
         return None
 
     def _admission(self, submission: Submission) -> Answer | None:
         if self._mode is Mode.DRAIN:
-            return outcomes.refused(
-                Code.WORK_DRAIN_ACTIVE,
-                "The service is draining and admits no new work; send the same request again once it is active.",
-            )
+            return outcomes.refused(Code.WORK_DRAIN_ACTIVE)
         space = self._snapshot.space
         role = self._snapshot.authorities[submission.key_id].role
         if space is None or (space.visibility is Visibility.MEMBERS and role is None):
-            return outcomes.refused(Code.SPACE_NOT_FOUND, "There is no such space for you: check the slug.")
+            return outcomes.refused(Code.SPACE_NOT_FOUND)
         if role is None:
-            return outcomes.refused(
-                Code.NOT_A_MEMBER, "Only members write here: ask a steward of the space to add you."
-            )
+            return outcomes.refused(Code.NOT_A_MEMBER)
         return None
 
     def _one(self, entry: Sequenced, position: int, proposal: Proposal) -> Answer:
         submission = entry.submission
         proposal_id = ids.format_proposal(submission.proposal_id(position))
         if (submission.id, position) in self._poison:
-            return outcomes.refused(
-                Code.INTENT_FAILED,
-                "This proposal could not be executed and nothing was written; report its id to an operator.",
-                proposal_id=proposal_id,
-            )
+            return outcomes.refused(Code.INTENT_FAILED, proposal_id=proposal_id)
         bound = self._bindings[submission.id, position]
         occupant = self._snapshot.occupants.get(bound.key)
         if occupant is not None:
@@ -391,8 +377,20 @@ class _Run:
             )
 
 
-def _moment(submission: UUID) -> datetime:
-    return _EPOCH + timedelta(milliseconds=ids.unix_ms(submission))
-
-
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+def refuse_all(window: Iterable[Sequenced], code: Code) -> list[Outcome]:
+    """Refuse every proposal with one code, for a partition that has nothing to decide upon."""
+    answer = outcomes.refused(code)
+    return [
+        Outcome(
+            append_id=entry.submission.id,
+            position=position,
+            batch=entry.submission.batch,
+            place=position,
+            received_seq=entry.received_seq,
+            kind=kind_of(proposal.intent),
+            actor=entry.submission.actor,
+            answer=answer,
+        )
+        for entry in window
+        for position, proposal in entry.submission.in_order()
+    ]

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, text
 
 from models.ids import uuid7
 from models.rules.charter import CatalogRow
+from models.rules.intents import partition_of
 from models.rules.window import Role, Visibility
 from models.store.database import exclude_writers
 
@@ -216,7 +217,7 @@ def create_space(connection: Connection, slug: str, *, visibility: Visibility, c
     if row is None:
         raise TakenError(f"there is a space {slug!r} already")
     connection.execute(
-        text("INSERT INTO partitions (name, last_at) VALUES (:name, dibs_now())"), {"name": f"space:{slug}"}
+        text("INSERT INTO partitions (name, last_at) VALUES (:name, dibs_now())"), {"name": partition_of(slug)}
     )
     connection.execute(
         text(

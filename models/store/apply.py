@@ -64,11 +64,10 @@ WITH decided AS (
     payload text)
 ), closed AS (
   INSERT INTO windows (id, partition, fence, epoch, first_seq, last_seq, intents, committed_at)
-  VALUES (:window, :partition, :fence, :epoch, :first_seq, :last_seq, :intents, :now)
-  ON CONFLICT (id) DO UPDATE SET last_seq = greatest(windows.last_seq, excluded.last_seq),
-    intents = windows.intents + excluded.intents,
-    -- A rerun that found everything decided leaves the row as it was.
-    committed_at = CASE WHEN excluded.intents > 0 THEN excluded.committed_at ELSE windows.committed_at END
+  -- A rerun that found everything decided records nothing; the second part of a halved window extends the row.
+  SELECT :window, :partition, :fence, :epoch, :first_seq, :last_seq, :intents, :now WHERE :intents > 0
+  ON CONFLICT (id) DO UPDATE SET last_seq = excluded.last_seq, intents = windows.intents + excluded.intents,
+    committed_at = excluded.committed_at
 ), counted AS (
   UPDATE spaces SET next_task = next_task + :tasks, next_event = next_event + :events WHERE id = :space
 )
@@ -77,7 +76,7 @@ UPDATE partitions SET last_seq = greatest(last_seq, :last_seq), last_at = :now W
 
 
 class WindowRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ledger records of the window itself."""
+    """What the ledger records of the window itself; the numbers are those of what is decided now, 0 for nothing."""
 
     id: UUID
     partition: str

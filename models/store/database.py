@@ -33,13 +33,13 @@ def _parameters(application_name: str, timeout_ms: int) -> dict[str, str | int]:
     }
 
 
-def sync_engine(url: str, *, application_name: str, timeout_ms: int, pool_size: int = 2) -> Engine:
+def sync_engine(url: str, *, application_name: str, timeout_ms: int) -> Engine:
     """Return an engine for a process of blocking code. It opens no connection yet."""
     return create_engine(
         make_url(_scheme(url)).set(drivername="postgresql+psycopg"),
         connect_args=_parameters(application_name, timeout_ms),
-        pool_size=pool_size,
-        max_overflow=pool_size,
+        pool_size=2,
+        max_overflow=2,
         hide_parameters=True,
     )
 
@@ -84,7 +84,7 @@ def share_locks(connection: Connection) -> None:
 
 
 def exclude_writers(connection: Connection) -> None:
-    """Take "authority" exclusively, after "mode": returns when no transaction that saw the old value is open."""
+    """Take "authority" exclusively, after "mode": whoever decides with the old value has ended when this returns."""
     connection.execute(_EXCLUDE)
 
 

@@ -6,11 +6,13 @@ from typing import Final
 
 from sqlalchemy import Connection, text
 
+from models.rules.window import MEMORY
+
 BATCH: Final = 500
 
 _PURGE = text("""
 WITH due AS (
-  SELECT id FROM windows WHERE committed_at < dibs_now() - make_interval(days => 30)
+  SELECT id FROM windows WHERE committed_at < dibs_now() - CAST(:memory AS interval)
   ORDER BY committed_at LIMIT :batch FOR UPDATE SKIP LOCKED
 ), forgotten AS (
   DELETE FROM idempotency WHERE append_id IN (SELECT append_id FROM outcomes WHERE window_id IN (SELECT id FROM due))
@@ -26,4 +28,4 @@ def purge_memory(connection: Connection) -> int:
 
     Idempotency rows go with the outcomes they replay, so a key is either remembered whole or not at all.
     """
-    return connection.execute(_PURGE, {"batch": BATCH}).rowcount
+    return connection.execute(_PURGE, {"batch": BATCH, "memory": MEMORY}).rowcount

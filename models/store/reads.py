@@ -20,7 +20,7 @@ from models.rules.intents import ValidationPolicy
 from models.rules.outcomes import Outcome
 from models.rules.tasks import BindView, Status, Task
 from models.rules.window import Mode, Remembered, Role, Visibility
-from models.store.snapshot import OUTCOME_JSON, decode_outcomes
+from models.store.snapshot import OUTCOME_JSON, OUTCOME_WITH_PAYLOAD_JSON, decode_outcomes
 
 Connection = AsyncConnection[TupleRow]
 
@@ -150,8 +150,8 @@ async def outcomes(connection: Connection, appends: Sequence[UUID]) -> dict[UUID
 async def proposal(connection: Connection, append_id: UUID) -> StoredProposal | None:
     """Return a decided submission with the payloads of its losers."""
     cursor = await connection.execute(
-        f"SELECT json_agg({OUTCOME_JSON} ORDER BY o.position)::text, min(o.partition), min(o.window_id::text), "  # noqa: S608
-        "min(o.decided_at) FROM outcomes o WHERE o.append_id = %s",
+        f"SELECT json_agg({OUTCOME_WITH_PAYLOAD_JSON} ORDER BY o.position)::text, min(o.partition), "  # noqa: S608
+        "min(o.window_id::text), min(o.decided_at) FROM outcomes o WHERE o.append_id = %s",
         (append_id,),
     )
     row = await cursor.fetchone()

@@ -72,6 +72,10 @@ class _AuthorityRow(msgspec.Struct, frozen=True):
     role: Role | None
 
 
+_ABSENT = msgspec.Raw()
+_NO_PAYLOAD = frozenset({b"", b"null"})
+
+
 class _OutcomeRow(msgspec.Struct, frozen=True):
     append_id: UUID
     position: int
@@ -86,6 +90,7 @@ class _OutcomeRow(msgspec.Struct, frozen=True):
     replay_of: UUID | None
     task_id: int | None
     key: ConflictKey | None
+    payload: msgspec.Raw = _ABSENT
 
     def outcome(self) -> Outcome:
         return Outcome(
@@ -98,6 +103,7 @@ class _OutcomeRow(msgspec.Struct, frozen=True):
             actor=self.actor,
             answer=self.answer(),
             key=self.key,
+            payload=None if bytes(self.payload) in _NO_PAYLOAD else bytes(self.payload).decode(),
         )
 
     def answer(self) -> Answer:
@@ -119,11 +125,13 @@ _authority_rows = msgspec.json.Decoder(tuple[_AuthorityRow, ...])
 _outcome_rows = msgspec.json.Decoder(tuple[_OutcomeRow, ...])
 _slot_rows = msgspec.json.Decoder(tuple[_SlotRow, ...])
 
-OUTCOME_JSON = (
-    "json_build_object('append_id', o.append_id, 'position', o.position, 'batch', o.batch, 'place', o.place, "
+_OUTCOME_MEMBERS = (
+    "'append_id', o.append_id, 'position', o.position, 'batch', o.batch, 'place', o.place, "
     "'received_seq', o.received_seq, 'kind', o.kind, 'actor', o.actor, 'status', o.status, 'code', o.code, "
-    "'body', o.body, 'replay_of', o.replay_of, 'task_id', o.task_id, 'key', o.key)"
+    "'body', o.body, 'replay_of', o.replay_of, 'task_id', o.task_id, 'key', o.key"
 )
+OUTCOME_JSON = f"json_build_object({_OUTCOME_MEMBERS})"
+OUTCOME_WITH_PAYLOAD_JSON = f"json_build_object({_OUTCOME_MEMBERS}, 'payload', o.payload)"
 
 _SNAPSHOT = text(f"""
 SELECT greatest(dibs_now(), CAST(:last_at AS timestamptz)) AS now,

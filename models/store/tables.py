@@ -1,4 +1,4 @@
-"""The tables, with every constraint named: a name is how a violation is recognised.
+"""The tables, with every constraint named, so that a migration and an error can speak of it.
 
 The occupancy table is the arbiter of a race; everything Redis says is a courtesy. Contract, sections 1 and 2.
 """
@@ -66,7 +66,7 @@ authority = Table(
     "authority",
     metadata,
     Column("one", Boolean, nullable=False, server_default=text("true")),
-    Column("epoch", BigInteger, nullable=False, comment="raised by every change of agents, keys, members, spaces"),
+    Column("epoch", BigInteger, nullable=False, comment="raised when anyone loses authority"),
     PrimaryKeyConstraint("one", name="authority_pk"),
     CheckConstraint("one", name="authority_one_ck"),
 )

@@ -16,7 +16,7 @@ from redis.retry import Retry
 from models.rules.conflict import ConflictKey
 from models.rules.intents import Sequenced
 from models.window import scripts
-from models.window.codec import CorruptEntryError, Reply, decode_entry, encode_replies
+from models.window.codec import CorruptEntryError, Reply, decode_entry, encode_replies, text_of
 
 RESERVE_SECONDS: Final = 0.1
 """Longest wait for reservations: they are a courtesy, and a window does not wait for courtesy."""
@@ -29,9 +29,8 @@ class LeaseLostError(Exception):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A lease in hand, and what Redis believed of the partition when it was taken."""
+    """A lease in hand: what Redis believed of the partition when it was taken."""
 
-    token: str
     epoch: int
     seq: int
 
@@ -88,7 +87,7 @@ class Back:
     def take(self, partition: str, token: str) -> Taken | None:
         """Take the partition's lease; None while another holds it."""
         taken, epoch, seq = self._call(self._take, partition, token, self._lease_ms)
-        return Taken(token, int(epoch), int(seq)) if taken else None
+        return Taken(int(epoch), int(seq)) if taken else None
 
     def renew(self, partition: str, token: str) -> bool:
         """Extend the lease; False when it is lost."""
@@ -106,7 +105,7 @@ class Back:
             UnknownFormatError: an entry was written by a version this process does not know.
         """
         found, raw = self._call(self._close, partition, token, str(fresh), self._window_max)
-        window_id = _text(found)
+        window_id = text_of(found)
         if window_id == "lost":
             raise LeaseLostError(partition)
         if not window_id:
@@ -179,7 +178,3 @@ class Back:
     @staticmethod
     def _call(script: Any, *arguments: object) -> Any:  # noqa: ANN401 - redis-py types neither scripts nor answers
         return script(keys=(), args=arguments)
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -67,3 +67,8 @@ def encode_replies(replies: list[Reply]) -> bytes:
 def decode_replies(message: bytes) -> tuple[Reply, ...]:
     """Return the replies of a message."""
     return _replies.decode(message)
+
+
+def text_of(value: bytes | str) -> str:
+    """Return a Redis answer as text."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from models.rules.intents import Submission
 from models.settings import Settings
 from models.window import scripts
-from models.window.codec import Reply, decode_replies, encode_submission
+from models.window.codec import Reply, decode_replies, encode_submission, text_of
 
 REPLY_WAIT_SECONDS: Final = 1
 _REPLIES_AT_ONCE: Final = 64
@@ -82,14 +82,14 @@ class Front:
                 encode_submission(submission),
             )
         instance, verdicts = await self._append(keys=(), args=arguments)
-        return _text(instance), [Appended(Verdict(verdict), int(number)) for verdict, number in verdicts]
+        return text_of(instance), [Appended(Verdict(verdict), int(number)) for verdict, number in verdicts]
 
     async def open_partitions(self, submissions: Sequence[UUID]) -> dict[UUID, str]:
         """Return the partition of each submission that waits in a window."""
         if not submissions:
             return {}
         found = await self._client.hmget("dibs:proposals", [one.hex for one in submissions])
-        return {one: _text(partition) for one, partition in zip(submissions, found, strict=True) if partition}
+        return {one: text_of(partition) for one, partition in zip(submissions, found, strict=True) if partition}
 
     async def replies(self, web_id: str) -> list[Reply]:
         """Wait up to a second for reply messages of this web process and return all replies in them."""
@@ -112,7 +112,3 @@ class Front:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.aclose()
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -14,6 +14,7 @@ Payloads pass through as opaque bytes. Names (all under ``dibs:``):
 ``rate:<agent>``        hash: token bucket
 ``res:<key digest>``    reservation: window id and proposal id, with a TTL
 ``reply:<web>``         list of reply messages of one web process
+``jobs``                how many jobs were queued, for their ids
 ``instance``            a token that is gone once this Redis has lost its data
 ======================  =====================================================================================
 
@@ -41,6 +42,7 @@ local function wake(partition, now)
   if redis.call('EXISTS', 'dibs:lease:' .. partition) == 1 then return 0 end
   if not redis.call('SET', 'dibs:wake:' .. partition, now, 'NX') then return 0 end
   local id = 'dibs-' .. redis.call('GET', 'dibs:instance') .. '-' .. redis.call('INCR', 'dibs:jobs')
+  -- RQ wants dates in a job and nothing here reads them.
   redis.call('HSET', 'rq:job:' .. id,
     'data', '["{JOB_NAME}",null,["' .. partition .. '"],{{}}]',
     'created_at', '2026-01-01T00:00:00.000000Z', 'enqueued_at', '2026-01-01T00:00:00.000000Z',
@@ -134,23 +136,24 @@ RENUMBER: Final = (
     _WAKE
     + """
 -- ARGV: partition, epoch (already committed in SQL), last number committed in SQL. Gives every waiting entry a number
--- above both that and any given before. A second run with the same epoch changes nothing.
-local state = 'dibs:p:' .. ARGV[1]
+-- above both that and any given before. A closed window is opened again: SQL may know its id with other numbers. A
+-- second run with the same epoch changes nothing.
+local state, open, win = 'dibs:p:' .. ARGV[1], 'dibs:open:' .. ARGV[1], 'dibs:win:' .. ARGV[1]
 if redis.call('HGET', state, 'epoch') == ARGV[2] then return 0 end
 local seq = math.max(tonumber(redis.call('HGET', state, 'seq') or 0), tonumber(ARGV[3]))
-for _, list in ipairs({'dibs:win:' .. ARGV[1], 'dibs:open:' .. ARGV[1]}) do
-  local entries = redis.call('LRANGE', list, 0, -1)
-  for i, entry in ipairs(entries) do
-    local space = string.find(entry, ' ', 1, true)
-    -- One that nobody here wrote stays as it is: its reader drops it.
-    if space then
-      seq = seq + 1
-      entries[i] = string.format('%.0f', seq) .. string.sub(entry, space, -1)
-    end
+local entries = redis.call('LRANGE', win, 0, -1)
+for _, entry in ipairs(redis.call('LRANGE', open, 0, -1)) do entries[#entries + 1] = entry end
+for i, entry in ipairs(entries) do
+  local space = string.find(entry, ' ', 1, true)
+  -- One that nobody here wrote stays as it is: its reader drops it.
+  if space then
+    seq = seq + 1
+    entries[i] = string.format('%.0f', seq) .. string.sub(entry, space, -1)
   end
-  redis.call('DEL', list)
-  push(list, entries)
 end
+redis.call('DEL', win, open)
+push(open, entries)
+redis.call('HDEL', state, 'window')
 redis.call('HSET', state, 'seq', string.format('%.0f', seq), 'epoch', ARGV[2])
 return 1
 """

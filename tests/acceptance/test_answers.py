@@ -81,7 +81,7 @@ def test_one_title_in_two_normal_forms(service: Stack, board: Board) -> None:
 
 def test_who_an_agent_is_says_its_id(service: Stack, board: Board) -> None:
     """Handles that look alike are two agents: one does not own the other's task."""
-    twins = add_agents(service.database, ["ada", "\u0430da"])
+    twins = add_agents(service.database, ["alpha", "\u0430da"])
     with admin_engine(service.database.owner_url).begin() as connection:
         store_agents.change_authority(connection)
         store_agents.set_members(connection, board.space_id, {agent.id: Role.MEMBER for agent in twins})

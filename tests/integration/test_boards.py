@@ -52,9 +52,9 @@ def rich_file() -> bytes:
             "delivery_mode": "repository_change",
             "validation_policy": "none",
             "status": "superseded",
-            "created_by": "ada",
-            "holder": "bob.b",
-            "assigned_to": "zoe",
+            "created_by": "alpha",
+            "holder": "beta.b",
+            "assigned_to": "omega",
             "claimed_at": "2026-02-03T04:05:06.000007Z",
             "superseded_by": 3,
             "held": True,
@@ -64,7 +64,7 @@ def rich_file() -> bytes:
             "created_at": "2026-01-02T03:04:05.123456+05:30",
             "updated_at": "2026-01-02T03:04:05.1Z",
         },
-        {"id": 3, "title": "Count fish", "status": "claimed", "holder": "zoe", "created_at": "1999-12-31T23:59:59Z"},
+        {"id": 3, "title": "Count fish", "status": "claimed", "holder": "omega", "created_at": "1999-12-31T23:59:59Z"},
         {"id": 4, "title": "count FISH", "status": "open", "created_at": "0001-01-01T00:00:00Z"},
         {
             "id": 5,
@@ -82,7 +82,7 @@ def rich_file() -> bytes:
                 {"work_item_id": "t01", "canonical_title": " Map  the reef ", "aliases": ["chart", "coral"]},
                 {"work_item_id": "T2", "canonical_title": "Count"},
             ],
-            "members": [{"handle": name, "role": role} for name, role in (("zoe", "member"), ("a_b", "steward"))],
+            "members": [{"handle": name, "role": role} for name, role in (("omega", "member"), ("a_b", "steward"))],
             "tasks": tasks,
         }
     ).encode()
@@ -163,18 +163,18 @@ def test_the_oldest_live_task_of_a_key_holds_it_whatever_its_id(engine: Engine, 
 
 
 def test_agents_that_exist_are_taken_and_stay_as_they_are(engine: Engine, database: Database) -> None:
-    (zoe,) = add_agents(database, ["zoe"])
-    database.rows("UPDATE agents SET active = false, listed = false WHERE handle = 'zoe'")
+    (omega,) = add_agents(database, ["omega"])
+    database.rows("UPDATE agents SET active = false, listed = false WHERE handle = 'omega'")
     with engine.begin() as connection:
         load(connection, rich_file())
-    assert database.value("SELECT holder FROM tasks WHERE id = 3") == zoe.id
+    assert database.value("SELECT holder FROM tasks WHERE id = 3") == omega.id
     rows = database.rows('SELECT handle, active, listed FROM agents ORDER BY handle COLLATE "C"')
     assert [tuple(row.values()) for row in rows] == [
         ("a_b", True, True),
-        ("ada", True, True),
-        ("bob.b", True, True),
+        ("alpha", True, True),
+        ("beta.b", True, True),
         ("import", True, True),
-        ("zoe", False, False),
+        ("omega", False, False),
     ]
 
 
@@ -253,7 +253,7 @@ def test_an_imported_leftover_wins_and_new_work_goes_on_after_the_last_id(engine
 def lab(engine: Engine) -> str:
     with engine.begin() as connection:
         create_space(connection, LAB, visibility=Visibility.PUBLIC, catalog=())
-        ensure_agents(connection, ("ada", "bob", "eve"))
+        ensure_agents(connection, ("alpha", "beta", "epsilon"))
     return LAB
 
 
@@ -277,43 +277,43 @@ def test_each_charter_is_a_new_revision_and_the_old_ones_are_kept(engine: Engine
 
 def test_a_role_is_given_changed_and_taken(engine: Engine, lab: str, database: Database) -> None:
     with engine.begin() as connection:
-        spaces.set_member(connection, lab, "ada", Role.STEWARD)
-        spaces.set_member(connection, lab, "bob", Role.MEMBER)
-    assert roles(database) == {"ada": "steward", "bob": "member"}
+        spaces.set_member(connection, lab, "alpha", Role.STEWARD)
+        spaces.set_member(connection, lab, "beta", Role.MEMBER)
+    assert roles(database) == {"alpha": "steward", "beta": "member"}
     with engine.begin() as connection:
-        spaces.set_member(connection, lab, "bob", Role.STEWARD)
-        spaces.set_member(connection, lab, "ada", Role.MEMBER)
-        spaces.remove_member(connection, lab, "ada")
-    assert roles(database) == {"bob": "steward"}
+        spaces.set_member(connection, lab, "beta", Role.STEWARD)
+        spaces.set_member(connection, lab, "alpha", Role.MEMBER)
+        spaces.remove_member(connection, lab, "alpha")
+    assert roles(database) == {"beta": "steward"}
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda connection: spaces.set_member(connection, LAB, "ada", Role.MEMBER),
-        lambda connection: spaces.remove_member(connection, LAB, "ada"),
+        lambda connection: spaces.set_member(connection, LAB, "alpha", Role.MEMBER),
+        lambda connection: spaces.remove_member(connection, LAB, "alpha"),
     ],
 )
 def test_the_last_steward_stays(
     engine: Engine, lab: str, database: Database, change: Callable[[Connection], None]
 ) -> None:
     with engine.begin() as connection:
-        spaces.set_member(connection, lab, "ada", Role.STEWARD)
-        spaces.set_member(connection, lab, "bob", Role.MEMBER)
+        spaces.set_member(connection, lab, "alpha", Role.STEWARD)
+        spaces.set_member(connection, lab, "beta", Role.MEMBER)
     with (
-        pytest.raises(spaces.LastStewardError, match="'ada' is the last steward"),
+        pytest.raises(spaces.LastStewardError, match="'alpha' is the last steward"),
         engine.begin() as connection,
     ):
         change(connection)
     with engine.begin() as connection:
-        spaces.set_member(connection, lab, "ada", Role.STEWARD)
-    assert roles(database) == {"ada": "steward", "bob": "member"}
+        spaces.set_member(connection, lab, "alpha", Role.STEWARD)
+    assert roles(database) == {"alpha": "steward", "beta": "member"}
 
 
 def test_of_two_stewards_that_go_at_once_one_stays(engine: Engine, lab: str, database: Database) -> None:
     for _ in range(5):
         with engine.begin() as connection:
-            for handle in ("ada", "bob"):
+            for handle in ("alpha", "beta"):
                 spaces.set_member(connection, lab, handle, Role.STEWARD)
 
         def go(handle: str) -> str:
@@ -325,7 +325,7 @@ def test_of_two_stewards_that_go_at_once_one_stays(engine: Engine, lab: str, dat
             return "goes"
 
         with ThreadPoolExecutor(2) as threads:
-            assert sorted(threads.map(go, ("ada", "bob"))) == ["goes", "stays"]
+            assert sorted(threads.map(go, ("alpha", "beta"))) == ["goes", "stays"]
         assert list(roles(database).values()) == ["steward"]
 
 
@@ -334,10 +334,10 @@ def test_of_two_stewards_that_go_at_once_one_stays(engine: Engine, lab: str, dat
     [
         (lambda connection: spaces.read_charter(connection, "none"), "no space 'none'"),
         (lambda connection: spaces.set_charter(connection, "none", ()), "no space 'none'"),
-        (lambda connection: spaces.set_member(connection, "none", "ada", Role.MEMBER), "no space 'none'"),
+        (lambda connection: spaces.set_member(connection, "none", "alpha", Role.MEMBER), "no space 'none'"),
         (lambda connection: spaces.set_member(connection, LAB, "none", Role.MEMBER), "no agent 'none'"),
         (lambda connection: spaces.remove_member(connection, LAB, "none"), "no agent 'none'"),
-        (lambda connection: spaces.remove_member(connection, LAB, "eve"), "'eve' is no member of 'lab'"),
+        (lambda connection: spaces.remove_member(connection, LAB, "epsilon"), "'epsilon' is no member of 'lab'"),
     ],
 )
 def test_what_does_not_exist_is_named(
@@ -351,7 +351,7 @@ def test_what_does_not_exist_is_named(
     "change",
     [
         lambda connection: spaces.set_charter(connection, LAB, ()),
-        lambda connection: spaces.set_member(connection, LAB, "ada", Role.STEWARD),
+        lambda connection: spaces.set_member(connection, LAB, "alpha", Role.STEWARD),
     ],
 )
 def test_a_change_waits_for_the_window_in_hand(

@@ -64,7 +64,7 @@ class Ran(NamedTuple):
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Ran]:
-    """``run("agent", "add", "ada", stdin=b"")``, where no database is named and no state folder lies."""
+    """``run("agent", "add", "alpha", stdin=b"")``, where no database is named and no state folder lies."""
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -86,14 +86,14 @@ def dibs(run: Callable[..., Ran], database: Database, monkeypatch: pytest.Monkey
 
 
 def test_agents_are_added_listed_and_set(dibs: Callable[..., Ran]) -> None:
-    ada = dibs("agent", "add", "ada", "--json").json
-    assert re.fullmatch(r"agt_[0-9a-f]{32}", ada["id"])
-    assert ada == {"id": ada["id"], "handle": "ada", "active": True, "listed": True}
-    assert dibs("agent", "add", "bob", "--unlisted", "--json").json["listed"] is False
-    assert dibs("agent", "deactivate", "ada", "--json").json == {**ada, "active": False}
-    assert dibs("agent", "unlist", "ada", "--json").json == {**ada, "active": False, "listed": False}
-    assert dibs("agent", "activate", "ada", "--json").json == {**ada, "listed": False}
-    assert [agent["handle"] for agent in dibs("agent", "list", "--json").json] == ["ada", "bob"]
+    alpha = dibs("agent", "add", "alpha", "--json").json
+    assert re.fullmatch(r"agt_[0-9a-f]{32}", alpha["id"])
+    assert alpha == {"id": alpha["id"], "handle": "alpha", "active": True, "listed": True}
+    assert dibs("agent", "add", "beta", "--unlisted", "--json").json["listed"] is False
+    assert dibs("agent", "deactivate", "alpha", "--json").json == {**alpha, "active": False}
+    assert dibs("agent", "unlist", "alpha", "--json").json == {**alpha, "active": False, "listed": False}
+    assert dibs("agent", "activate", "alpha", "--json").json == {**alpha, "listed": False}
+    assert [agent["handle"] for agent in dibs("agent", "list", "--json").json] == ["alpha", "beta"]
 
 
 def test_without_json_people_read_lines_and_tables(dibs: Callable[..., Ran]) -> None:
@@ -108,9 +108,9 @@ def test_without_json_people_read_lines_and_tables(dibs: Callable[..., Ran]) -> 
 
 
 def test_keys_are_issued_listed_and_revoked(dibs: Callable[..., Ran], database: Database) -> None:
-    dibs("agent", "add", "ada")
-    plain = dibs("key", "issue", "ada", "--json").json
-    other = dibs("key", "issue", "ada", "--operator", "--expires", "3", "--json").json
+    dibs("agent", "add", "alpha")
+    plain = dibs("key", "issue", "alpha", "--json").json
+    other = dibs("key", "issue", "alpha", "--operator", "--expires", "3", "--json").json
     for issued in (plain, other):
         assert set(issued) == {"key_id", "key"}
         shape = KEY.match(issued["key"])
@@ -120,7 +120,7 @@ def test_keys_are_issued_listed_and_revoked(dibs: Callable[..., Ran], database: 
     assert not any(issued["key"] in str(stored) for issued in (plain, other))
 
     assert dibs("key", "revoke", plain["key_id"], "--json").json == {"key_id": plain["key_id"], "revoked": True}
-    first, second = dibs("key", "list", "ada", "--json").json
+    first, second = dibs("key", "list", "alpha", "--json").json
     assert set(first) == {"key_id", "operator", "created_at", "expires_at", "revoked_at"}
     assert (first["key_id"], first["operator"], first["expires_at"]) == (plain["key_id"], False, None)
     assert first["revoked_at"] is not None
@@ -131,20 +131,20 @@ def test_keys_are_issued_listed_and_revoked(dibs: Callable[..., Ran], database: 
 
 
 def test_a_key_is_shown_once_to_people_too(dibs: Callable[..., Ran]) -> None:
-    dibs("agent", "add", "ada")
-    issued = dibs("key", "issue", "ada")
+    dibs("agent", "add", "alpha")
+    issued = dibs("key", "issue", "alpha")
     assert issued.status == 0
     assert KEY.match(issued.out.splitlines()[-1])
 
 
 @pytest.mark.parametrize("words", [("key", "revoke"), ("key", "list"), ("key", "issue"), ("agent", "add")])
 def test_a_whole_key_is_no_argument_and_is_not_repeated(dibs: Callable[..., Ran], words: tuple[str, ...]) -> None:
-    dibs("agent", "add", "ada")
-    issued = dibs("key", "issue", "ada", "--json").json
+    dibs("agent", "add", "alpha")
+    issued = dibs("key", "issue", "alpha", "--json").json
     refused = dibs(*words, issued["key"])
     assert refused.usage.startswith("Error: Invalid value for ")
     assert issued["key"] not in refused.err
-    assert dibs("key", "list", "ada", "--json").json[0]["revoked_at"] is None
+    assert dibs("key", "list", "alpha", "--json").json[0]["revoked_at"] is None
 
 
 def test_a_board_is_imported_and_exported(dibs: Callable[..., Ran], tmp_path: Path) -> None:
@@ -185,20 +185,20 @@ def test_a_board_with_a_fault_is_refused_with_its_place(dibs: Callable[..., Ran]
 
 
 def test_spaces_members_and_charters(dibs: Callable[..., Ran]) -> None:
-    dibs("agent", "add", "ada")
+    dibs("agent", "add", "alpha")
     assert dibs("space", "create", "lab", "--visibility", "members", "--json").json == {
         "space": "lab",
         "visibility": "members",
     }
     assert dibs("space", "create", "lab").refusal == "there is a space 'lab' already"
 
-    given = {"space": "lab", "handle": "ada", "role": "steward"}
-    assert dibs("member", "set", "lab", "ada", "--role", "steward", "--json").json == given
-    assert "last steward" in dibs("member", "set", "lab", "ada", "--role", "member").refusal
-    assert "last steward" in dibs("member", "remove", "lab", "ada").refusal
-    dibs("agent", "add", "bob")
-    assert dibs("member", "set", "lab", "bob", "--role", "steward").out == "bob is steward of lab\n"
-    assert dibs("member", "remove", "lab", "ada", "--json").json == {**given, "role": None}
+    given = {"space": "lab", "handle": "alpha", "role": "steward"}
+    assert dibs("member", "set", "lab", "alpha", "--role", "steward", "--json").json == given
+    assert "last steward" in dibs("member", "set", "lab", "alpha", "--role", "member").refusal
+    assert "last steward" in dibs("member", "remove", "lab", "alpha").refusal
+    dibs("agent", "add", "beta")
+    assert dibs("member", "set", "lab", "beta", "--role", "steward").out == "beta is steward of lab\n"
+    assert dibs("member", "remove", "lab", "alpha", "--json").json == {**given, "role": None}
 
     rows = [{"work_item_id": "T1", "canonical_title": "Map the reef", "aliases": ["chart"]}]
     assert dibs("charter", "show", "lab", "--json").json == {"space": "lab", "revision": 1, "catalog": []}
@@ -215,14 +215,14 @@ def test_spaces_members_and_charters(dibs: Callable[..., Ran]) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("agent", "activate", "eve"), "there is no agent 'eve'"),
-        (("key", "issue", "eve"), "there is no agent 'eve'"),
-        (("key", "list", "eve"), "there is no agent 'eve'"),
+        (("agent", "activate", "epsilon"), "there is no agent 'epsilon'"),
+        (("key", "issue", "epsilon"), "there is no agent 'epsilon'"),
+        (("key", "list", "epsilon"), "there is no agent 'epsilon'"),
         (("key", "revoke", "abcd2345"), "there is no key 'abcd2345'"),
         (("space", "export", "lab"), "there is no space 'lab'"),
         (("charter", "show", "lab"), "there is no space 'lab'"),
-        (("member", "set", "lab", "eve", "--role", "member"), "there is no space 'lab'"),
-        (("member", "remove", "lab", "eve"), "there is no space 'lab'"),
+        (("member", "set", "lab", "epsilon", "--role", "member"), "there is no space 'lab'"),
+        (("member", "remove", "lab", "epsilon"), "there is no space 'lab'"),
     ],
 )
 def test_what_does_not_exist_is_refused(dibs: Callable[..., Ran], words: tuple[str, ...], line: str) -> None:
@@ -231,24 +231,24 @@ def test_what_does_not_exist_is_refused(dibs: Callable[..., Ran], words: tuple[s
 
 
 def test_a_handle_that_is_taken_is_refused(dibs: Callable[..., Ran]) -> None:
-    dibs("agent", "add", "ada")
-    assert dibs("agent", "add", "ada", "--json").refusal == "there is an agent 'ada' already"
+    dibs("agent", "add", "alpha")
+    assert dibs("agent", "add", "alpha", "--json").refusal == "there is an agent 'alpha' already"
 
 
 @pytest.mark.parametrize(
     "words",
     [
         ("agent", "add"),
-        ("agent", "add", "Ada"),
-        ("agent", "add", "ada\n"),
-        ("agent", "fly", "ada"),
+        ("agent", "add", "Alpha"),
+        ("agent", "add", "alpha\n"),
+        ("agent", "fly", "alpha"),
         ("space", "create", "a.b"),
         ("space", "create", "lab", "--visibility", "secret"),
         ("space", "import", "no-such-file.json"),
-        ("member", "set", "lab", "ada"),
-        ("member", "set", "lab", "ada", "--role", "king"),
-        ("key", "issue", "ada", "--expires", "0"),
-        ("key", "issue", "ada", "--expires", "soon"),
+        ("member", "set", "lab", "alpha"),
+        ("member", "set", "lab", "alpha", "--role", "king"),
+        ("key", "issue", "alpha", "--expires", "0"),
+        ("key", "issue", "alpha", "--expires", "soon"),
         ("key", "revoke", "abc"),
         ("web", "--port", "70000"),
         ("agent", "list", "--loud"),
@@ -290,13 +290,12 @@ def test_a_running_stack_is_found_through_its_state_folder(
         database=database.service_url,
         database_owner=database.owner_url,
         secret_keys=SECRET_KEYS,
-        pid=1,
     )
     with folder.hold():
         folder.publish(addresses)
-        assert run("agent", "add", "ada", "--state", "kept", "--json").json["handle"] == "ada"
+        assert run("agent", "add", "alpha", "--state", "kept", "--json").json["handle"] == "alpha"
         monkeypatch.setenv("DIBS_STATE", str(folder.path))
-        assert [agent["handle"] for agent in run("agent", "list", "--json").json] == ["ada"]
+        assert [agent["handle"] for agent in run("agent", "list", "--json").json] == ["alpha"]
         assert run("migrate", "--json").json == {"before": "0001", "schema": "0001"}
     assert "no stack runs on" in run("agent", "list").refusal
 
@@ -304,12 +303,12 @@ def test_a_running_stack_is_found_through_its_state_folder(
 @pytest.mark.parametrize(
     ("url", "line"),
     [
-        ("postgresql://ada:hunter2@127.0.0.1:1/dibs", "the database is out of reach: "),
-        ("postgresql://ada:hunter2@/dibs?host=/nowhere", "the database is out of reach: "),
-        ("postgresql://ada:hunter2@[::1/dibs", "the database address is not of the form "),
-        ("postgresql://ada:hun@ter2@db/dibs", "the database address is not of the form "),
-        ("postgresql://ada:hunter2/x@db:y/dibs", "the database address is not of the form "),
-        ("mysql://ada:hunter2@127.0.0.1:1/dibs", "the database address is not of the form "),
+        ("postgresql://alpha:hunter2@127.0.0.1:1/dibs", "the database is out of reach: "),
+        ("postgresql://alpha:hunter2@/dibs?host=/nowhere", "the database is out of reach: "),
+        ("postgresql://alpha:hunter2@[::1/dibs", "the database address is not of the form "),
+        ("postgresql://alpha:hun@ter2@db/dibs", "the database address is not of the form "),
+        ("postgresql://alpha:hunter2/x@db:y/dibs", "the database address is not of the form "),
+        ("mysql://alpha:hunter2@127.0.0.1:1/dibs", "the database address is not of the form "),
         ("hunter2", "the database address is not of the form "),
     ],
 )
@@ -343,7 +342,7 @@ def test_migrate_makes_the_schema_once_and_lets_the_service_in(
     assert run("migrate", "--json").json == {"before": None, "schema": "0001"}
     assert run("migrate", "--json").json == {"before": "0001", "schema": "0001"}
     assert run("migrate").out == "the schema is 0001 already\n"
-    assert run("agent", "add", "ada").status == 0
+    assert run("agent", "add", "alpha").status == 0
     with psycopg.connect(bare.service_url) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute("DELETE FROM alembic_version")
 
@@ -464,7 +463,7 @@ def test_worker_starts_and_stops_and_logs_json_alone(processes: Callable[..., Pr
 def test_worker_without_its_servers_goes_on_trying_and_tells_no_password(processes: Callable[..., Process]) -> None:
     worker = processes(
         "worker",
-        DIBS_DATABASE_URL="postgresql://ada:hunter2@127.0.0.1:1/dibs",
+        DIBS_DATABASE_URL="postgresql://alpha:hunter2@127.0.0.1:1/dibs",
         DIBS_REDIS_URL="redis://:hunter2@127.0.0.1:1/0",
     )
     worker.wait_for("redis_unreachable")

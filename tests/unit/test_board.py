@@ -218,7 +218,7 @@ class TestSuccession:
         (file_of(task_of(received_seq=-1)), "/tasks/0/received_seq"),
         (file_of(task_of(received_seq=2**53)), "/tasks/0/received_seq"),
         (file_of(task_of(window_id="w1")), "/tasks/0/window_id"),
-        (file_of(task_of(created_by="Ada")), "/tasks/0/created_by"),
+        (file_of(task_of(created_by="Alpha")), "/tasks/0/created_by"),
         (file_of(task_of(holder="")), "/tasks/0/holder"),
         (file_of(task_of(assigned_to="a b")), "/tasks/0/assigned_to"),
         (file_of(task_of(held=1)), "/tasks/0/held"),
@@ -247,10 +247,10 @@ class TestSuccession:
         (file_of(space="a" * 64), "/space"),
         (file_of(space="lab\n"), "/space"),
         (file_of(visibility="secret"), "/visibility"),
-        (file_of(members=[{"handle": "Ada", "role": "member"}]), "/members/0/handle"),
-        (file_of(members=[{"handle": "ada", "role": "owner"}]), "/members/0/role"),
-        (file_of(members=[{"handle": "ada"}]), "/members/0"),
-        (file_of(members=[{"handle": "ada", "role": role} for role in ("member", "steward")]), "/members/1/handle"),
+        (file_of(members=[{"handle": "Alpha", "role": "member"}]), "/members/0/handle"),
+        (file_of(members=[{"handle": "alpha", "role": "owner"}]), "/members/0/role"),
+        (file_of(members=[{"handle": "alpha"}]), "/members/0"),
+        (file_of(members=[{"handle": "alpha", "role": role} for role in ("member", "steward")]), "/members/1/handle"),
         (file_of(catalog=[*CATALOG, {"work_item_id": "t01", "canonical_title": "x"}]), "/catalog/1/work_item_id"),
         (file_of(catalog=[{"work_item_id": "one", "canonical_title": "x"}]), "/catalog/0/work_item_id"),
         (file_of(catalog=[{"work_item_id": "T1", "canonical_title": " "}]), "/catalog/0/canonical_title"),
@@ -348,19 +348,19 @@ def test_the_order_of_the_file_carries_no_meaning(tasks, chance):
 
 
 def test_agents_are_named_once_each_and_become_ids():
-    members = [{"handle": "eve", "role": "steward"}, {"handle": "ada", "role": "member"}]
+    members = [{"handle": "epsilon", "role": "steward"}, {"handle": "alpha", "role": "member"}]
     board = decode_board(
-        file_of(task_of(1, created_by="bob", holder="ada", assigned_to="zoe"), task_of(2), members=members)
+        file_of(task_of(1, created_by="beta", holder="alpha", assigned_to="omega"), task_of(2), members=members)
     )
-    assert handles_of(board) == ("ada", "bob", "eve", IMPORTER, "zoe")
+    assert handles_of(board) == ("alpha", "beta", "epsilon", IMPORTER, "omega")
     ids = {handle: f"agt_{handle}" for handle in handles_of(board)}
     first, second = with_agents(tasks_of(board, now=NOW), ids)
-    assert (first.created_by, first.holder, first.assigned_to) == ("agt_bob", "agt_ada", "agt_zoe")
+    assert (first.created_by, first.holder, first.assigned_to) == ("agt_beta", "agt_alpha", "agt_omega")
     assert (second.created_by, second.holder, second.assigned_to) == ("agt_import", None, None)
 
 
 def test_events_number_the_tasks_from_one_and_rebuild_them():
-    tasks = read(task_of(9, held=True, holder="ada", window_id=str(UUID(int=7)), received_seq=3), task_of(4))
+    tasks = read(task_of(9, held=True, holder="alpha", window_id=str(UUID(int=7)), received_seq=3), task_of(4))
     events = import_events(tasks, now=NOW + SECOND)
     assert [(event.number, event.task_id, event.type, event.actor, event.at) for event in events] == [
         (1, 4, "task_imported", IMPORTER, NOW + SECOND),

@@ -8,7 +8,7 @@ from models.window import front as front_module
 from models.window import scripts
 from models.window.codec import Reply, encode_replies
 from models.window.front import Appended, Verdict
-from tests.builders import ADA, BOB, create, submission, uuid7_at
+from tests.builders import ALPHA, BETA, create, submission, uuid7_at
 from tests.unit.redis_world import LAB, QUEUE, W1, finish, several
 
 
@@ -50,7 +50,7 @@ class TestAppend:
         world.append(submission(number=1, proposals=[create()] * 5), submission(number=2))
         assert world.open_entries() == [(1, 5), (2, 1)]
         assert world.state() == {"seq": "2", "open": "6"}
-        assert world.redis.hgetall("dibs:agents") == {ADA.encode(): b"6"}
+        assert world.redis.hgetall("dibs:agents") == {ALPHA.encode(): b"6"}
 
     def test_numbers_beyond_what_a_float_prints(self, world):
         world.redis.hset("dibs:p:space:lab", "seq", 2**53 - 3)
@@ -87,7 +87,7 @@ class TestAppend:
 class TestLimits:
     def test_of_a_partition_counts_intents(self, world):
         batch = submission(number=1, proposals=[create()] * 3)
-        two, one = submission(number=2, proposals=[create()] * 2, actor=BOB), submission(number=3)
+        two, one = submission(number=2, proposals=[create()] * 2, actor=BETA), submission(number=3)
         limits = {"window_max_open": 4}
         assert [got.verdict for got in world.append(batch, two, one, **limits)] == [
             Verdict.APPENDED,
@@ -104,7 +104,7 @@ class TestLimits:
             submission(number=2, proposals=[create()] * 2),
             submission(number=3, space="other"),
             submission(number=4, space="third"),
-            submission(number=5, actor=BOB),
+            submission(number=5, actor=BETA),
         ]
         assert [got.verdict for got in world.append(*sent, **limits)] == [
             Verdict.APPENDED,
@@ -129,7 +129,7 @@ class TestLimits:
         sent = several(5, proposals=[create()] * 2)
         limits = {"window_max_open": 1, "agent_max_open": 1, "agent_burst": 1, "agent_rate_per_second": 1}
         assert {got.verdict for got in world.append(*sent, again=True, **limits)} == {Verdict.APPENDED}
-        assert not world.redis.exists(f"dibs:rate:{ADA}")
+        assert not world.redis.exists(f"dibs:rate:{ALPHA}")
 
     def test_end_when_the_window_is_finished(self, world):
         sent = submission(number=1)
@@ -179,7 +179,7 @@ class TestRate:
     @pytest.mark.usefixtures("clock")
     def test_is_each_agents_own(self, world):
         world.append(*several(5), **self.LIMITS)
-        assert world.append(submission(number=9, actor=BOB), **self.LIMITS)[0].verdict is Verdict.APPENDED
+        assert world.append(submission(number=9, actor=BETA), **self.LIMITS)[0].verdict is Verdict.APPENDED
 
     def test_takes_nothing_when_the_clock_is_set_back(self, world, clock):
         world.append(*several(3), **self.LIMITS)
@@ -192,7 +192,7 @@ class TestRate:
     @pytest.mark.usefixtures("clock")
     def test_is_forgotten_once_the_bucket_is_full_again(self, world):
         world.append(submission(number=1), **self.LIMITS)
-        assert 500 < world.redis.pttl(f"dibs:rate:{ADA}") <= 1500
+        assert 500 < world.redis.pttl(f"dibs:rate:{ALPHA}") <= 1500
 
 
 class TestJob:

@@ -10,7 +10,7 @@ from models.window import back as back_module
 from models.window import scripts
 from models.window.back import Reservation
 from models.window.codec import Reply
-from tests.builders import ADA, BOB, create, submission, task_key_of, uuid7_at, window_id
+from tests.builders import ALPHA, BETA, create, submission, task_key_of, uuid7_at, window_id
 from tests.unit.redis_world import LAB, LEASE_MS, QUEUE, TTL_MS, W1, W2, finish, reservation, several
 
 
@@ -72,14 +72,14 @@ class TestReserve:
 
 class TestFinish:
     def test_removes_the_window_and_counts_its_intents_out(self, world):
-        world.append(submission(number=1, proposals=[create()] * 3), submission(number=2, actor=BOB))
+        world.append(submission(number=1, proposals=[create()] * 3), submission(number=2, actor=BETA))
         back = world.back()
         back.take(LAB, "t")
         closed = back.close(LAB, "t", W1)
         world.append(submission(number=3))
         finish(back, closed)
         assert world.state() == {"seq": "3", "open": "1"}
-        assert world.redis.hgetall("dibs:agents") == {ADA.encode(): b"1"}
+        assert world.redis.hgetall("dibs:agents") == {ALPHA.encode(): b"1"}
         assert world.redis.hkeys("dibs:proposals") == [submission(number=3).id.hex.encode()]
         assert not world.redis.exists("dibs:win:space:lab")
         assert world.open_entries() == [(3, 1)]

@@ -26,7 +26,6 @@ def addresses(**changes) -> Addresses:
         "database": "postgresql://service",
         "database_owner": "postgresql://owner",
         "secret_keys": "k1:" + "s" * 43,
-        "pid": os.getpid(),
     }
     return Addresses(**known | changes)
 
@@ -66,7 +65,7 @@ class TestStateFolder:
             from deploy.state import Addresses, StateFolder
             state = StateFolder(Path(sys.argv[1]))
             with state.hold():
-                state.publish(Addresses(http="h", redis="r", database="d", database_owner="o", secret_keys="k", pid=1))
+                state.publish(Addresses(http="h", redis="r", database="d", database_owner="o", secret_keys="k"))
                 print("held", flush=True)
                 signal.pause()
         """

@@ -13,9 +13,9 @@ from models.rules.outcomes import WHOLE
 from models.rules.tasks import Status
 from models.rules.window import Mode, Role, Visibility
 from tests.builders import (
-    ADA,
-    BOB,
-    EVE,
+    ALPHA,
+    BETA,
+    EPSILON,
     NOW,
     REEF,
     Board,
@@ -43,7 +43,7 @@ class TestWinner:
         board = Board(compiled=charter(revision=3, rows={"T1": ["Reef map"], "T2": ["Tide tables"]}))
         board.next_task, board.next_event = 92, 17
         sent = submission(
-            actor=BOB,
+            actor=BETA,
             proposals=[
                 Proposal.of(
                     CreateTask(title=REEF, body="East side.", delivery_mode=DeliveryMode.REPOSITORY_CHANGE),
@@ -74,7 +74,7 @@ class TestWinner:
                 "target": "task:lab:slot:T1",
                 "delivery_mode": "repository_change",
             },
-            "created_by": BOB,
+            "created_by": BETA,
             "holder": None,
             "assigned_to": None,
             "claimed_at": None,
@@ -87,11 +87,11 @@ class TestWinner:
             "updated_at": "2026-07-01T12:00:00Z",
         }
         (event,) = plan.events
-        assert (event.number, event.type, event.at, event.actor, event.task_id) == (17, "task_created", NOW, BOB, 92)
+        assert (event.number, event.type, event.at, event.actor, event.task_id) == (17, "task_created", NOW, BETA, 92)
         assert event.data == answer.body
         (outcome,) = plan.fresh
         assert (outcome.append_id, outcome.position, outcome.batch, outcome.place) == (sent.id, 0, False, 0)
-        assert (outcome.received_seq, outcome.kind, outcome.actor) == (5, "create_task", BOB)
+        assert (outcome.received_seq, outcome.kind, outcome.actor) == (5, "create_task", BETA)
         assert outcome.key == plan.tasks[0].conflict_key
         assert outcome.payload is None
 
@@ -112,7 +112,7 @@ class TestWinner:
         assert [answer.status for answer in answers(Board().decide(window(*both))).values()] == [201, 201]
 
     def test_goes_by_the_number_and_not_by_the_arrival(self):
-        late, early = submission(number=1), submission(number=2, actor=BOB)
+        late, early = submission(number=1), submission(number=2, actor=BETA)
         plan = Board().decide([Sequenced(9, late), Sequenced(4, early)])
         assert of(plan, early).status == 201
         assert of(plan, late).code is Code.CONFLICT_KEY_RESERVED
@@ -122,7 +122,7 @@ class TestWinner:
 class TestLoser:
     def test_to_a_task_of_before_is_sent_there(self):
         board = Board()
-        board.occupy(key=REEF_KEY, task_id=41, status=Status.IN_REVIEW, created_by=BOB)
+        board.occupy(key=REEF_KEY, task_id=41, status=Status.IN_REVIEW, created_by=BETA)
         sent = submission(number=3)
         answer = only(board.decide(window(sent)))
         assert (answer.status, answer.code, answer.task_id) == (409, Code.CONFLICT_KEY_OCCUPIED, 41)
@@ -137,13 +137,13 @@ class TestLoser:
             "retryable": False,
             "conflict_key": {"kind": "create_task", "target": "task:lab:map the reef", "delivery_mode": "result"},
             "outcome": "redirect",
-            "winner": {"type": "task", "id": 41, "status": "in_review", "created_by": BOB},
+            "winner": {"type": "task", "id": 41, "status": "in_review", "created_by": BETA},
             "proposal_id": proposal_id(sent),
             "write_occurred": False,
         }
 
     def test_of_the_same_window_is_told_who_was_first(self):
-        first, second = submission(number=1, actor=BOB), submission(number=2)
+        first, second = submission(number=1, actor=BETA), submission(number=2)
         answer = of(Board().decide(window(first, second)), second)
         assert (answer.status, answer.code, answer.task_id) == (409, Code.CONFLICT_KEY_RESERVED, 1)
         said = body(answer)
@@ -157,7 +157,7 @@ class TestLoser:
             "retryable": True,
             "conflict_key": {"kind": "create_task", "target": "task:lab:map the reef", "delivery_mode": "result"},
             "outcome": "idle",
-            "winner": {"type": "reserved_intent", "id": proposal_id(first), "task_id": 1, "created_by": BOB},
+            "winner": {"type": "reserved_intent", "id": proposal_id(first), "task_id": 1, "created_by": BETA},
             "reserved_proposal_id": proposal_id(first),
             "retry_after_ms": 200,
             "proposal_id": proposal_id(second),
@@ -169,7 +169,7 @@ class TestLoser:
         board = Board()
         if occupied:
             board.run(*window(submission(number=1)))
-        mine, other = submission(number=2), submission(number=3, actor=BOB)
+        mine, other = submission(number=2), submission(number=3, actor=BETA)
         plan = board.decide(window(*([] if occupied else [submission(number=1)]), mine, other))
         assert body(of(plan, mine))["yours"] is True
         assert "yours" not in body(of(plan, other))
@@ -192,14 +192,14 @@ class TestAuthority:
     @pytest.mark.parametrize(
         ("key", "code"),
         [
-            (authority(agent=ADA, revoked=True), Code.CREDENTIAL_INVALID),
-            (authority(agent=ADA, expires_at=NOW), Code.CREDENTIAL_INVALID),
-            (authority(agent=ADA, expires_at=NOW - timedelta(days=1)), Code.CREDENTIAL_INVALID),
-            (authority(agent=BOB), Code.CREDENTIAL_INVALID),
+            (authority(agent=ALPHA, revoked=True), Code.CREDENTIAL_INVALID),
+            (authority(agent=ALPHA, expires_at=NOW), Code.CREDENTIAL_INVALID),
+            (authority(agent=ALPHA, expires_at=NOW - timedelta(days=1)), Code.CREDENTIAL_INVALID),
+            (authority(agent=BETA), Code.CREDENTIAL_INVALID),
             (MISSING, Code.CREDENTIAL_INVALID),
-            (authority(agent=ADA, active=False), Code.ACTOR_NOT_ACTIVE),
-            (authority(agent=ADA, active=False, revoked=True), Code.CREDENTIAL_INVALID),
-            (authority(agent=ADA, role=None), Code.NOT_A_MEMBER),
+            (authority(agent=ALPHA, active=False), Code.ACTOR_NOT_ACTIVE),
+            (authority(agent=ALPHA, active=False, revoked=True), Code.CREDENTIAL_INVALID),
+            (authority(agent=ALPHA, role=None), Code.NOT_A_MEMBER),
         ],
         ids=["revoked", "expires now", "expired", "of another", "unknown", "inactive", "both", "no member"],
     )
@@ -208,7 +208,7 @@ class TestAuthority:
         board.authorities["key_x"] = key
         if key is MISSING:
             del board.authorities["key_x"]
-        waited, next_one = submission(number=1, key_id="key_x"), submission(number=2, actor=BOB)
+        waited, next_one = submission(number=1, key_id="key_x"), submission(number=2, actor=BETA)
         plan = board.run(*window(waited, next_one))
         assert of(plan, waited).code is code
         assert body(of(plan, waited))["write_occurred"] is False
@@ -216,12 +216,12 @@ class TestAuthority:
 
     @pytest.mark.parametrize("role", Role)
     def test_of_a_key_that_expires_later_stands(self, role):
-        key = authority(agent=ADA, expires_at=NOW + timedelta(milliseconds=1), role=role)
+        key = authority(agent=ALPHA, expires_at=NOW + timedelta(milliseconds=1), role=role)
         assert only(Board(authorities=[key]).decide(window(submission()))).status == 201
 
     @pytest.mark.parametrize("exists", [True, False])
     def test_without_membership_a_hidden_space_is_as_absent_as_none(self, exists):
-        key = authority(agent=ADA, role=None)
+        key = authority(agent=ALPHA, role=None)
         hidden = Board(authorities=[key], visibility=Visibility.MEMBERS, exists=exists)
         answer = only(hidden.decide(window(submission())))
         assert (answer.status, answer.code) == (404, Code.SPACE_NOT_FOUND)
@@ -264,7 +264,7 @@ class TestDrain:
 
 class TestPoison:
     def test_is_answered_alone_and_the_next_in_order_wins(self):
-        poisoned, next_one, third = (submission(number=number, actor=BOB) for number in (1, 2, 3))
+        poisoned, next_one, third = (submission(number=number, actor=BETA) for number in (1, 2, 3))
         plan = Board().decide(window(poisoned, next_one, third), poison=[(poisoned.id, 0)])
         answer = of(plan, poisoned)
         assert (answer.status, answer.code, answer.task_id) == (500, Code.INTENT_FAILED, None)
@@ -321,9 +321,9 @@ class TestBatch:
     @pytest.mark.parametrize(
         ("code", "circumstances"),
         [
-            (Code.CREDENTIAL_INVALID, {"authorities": [authority(agent=ADA, revoked=True)]}),
-            (Code.ACTOR_NOT_ACTIVE, {"authorities": [authority(agent=ADA, active=False)]}),
-            (Code.NOT_A_MEMBER, {"authorities": [authority(agent=ADA, role=None)]}),
+            (Code.CREDENTIAL_INVALID, {"authorities": [authority(agent=ALPHA, revoked=True)]}),
+            (Code.ACTOR_NOT_ACTIVE, {"authorities": [authority(agent=ALPHA, active=False)]}),
+            (Code.NOT_A_MEMBER, {"authorities": [authority(agent=ALPHA, role=None)]}),
             (Code.SPACE_NOT_FOUND, {"exists": False}),
             (Code.WORK_DRAIN_ACTIVE, {"mode": Mode.DRAIN}),
             (Code.IDEMPOTENCY_KEY_REUSED, {"reused": True}),
@@ -356,7 +356,7 @@ class TestBatch:
 
     def test_is_remembered_and_replayed_whole_with_its_losers(self):
         board = Board()
-        board.occupy(key=task_key_of(name="shoal"), task_id=90, created_by=EVE)
+        board.occupy(key=task_key_of(name="shoal"), task_id=90, created_by=EPSILON)
         proposals = [create(title="Shoal"), create(title="Reef"), create(title="REEF")]
         batch = submission(number=1, proposals=proposals, slots=(slot(),))
         first = board.run(*window(batch))

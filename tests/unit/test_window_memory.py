@@ -10,8 +10,8 @@ from models.rules.codes import Code
 from models.rules.intents import Sequenced
 from models.rules.window import MEMORY, Mode, bind_window, decide
 from tests.builders import (
-    ADA,
-    BOB,
+    ALPHA,
+    BETA,
     NOW,
     Board,
     answers,
@@ -104,9 +104,9 @@ class TestIdempotencyKey:
         ]
 
     def test_of_two_actors_is_two_keys(self):
-        ada = submission(number=1, slots=(slot(),))
-        bob = submission(number=2, actor=BOB, title="Shoal", slots=(slot(actor=BOB, body="Shoal"),))
-        assert [answer.status for answer in answers(Board().run(*window(ada, bob))).values()] == [201, 201]
+        alpha = submission(number=1, slots=(slot(),))
+        beta = submission(number=2, actor=BETA, title="Shoal", slots=(slot(actor=BETA, body="Shoal"),))
+        assert [answer.status for answer in answers(Board().run(*window(alpha, beta))).values()] == [201, 201]
 
     def test_is_found_under_the_secret_that_signed_before(self):
         board = Board()
@@ -134,12 +134,12 @@ class TestIdempotencyKey:
         assert only(plan).status == 201
 
     @pytest.mark.parametrize(
-        "key", [authority(agent=ADA, revoked=True), authority(agent=ADA, active=False)], ids=["revoked", "inactive"]
+        "key", [authority(agent=ALPHA, revoked=True), authority(agent=ALPHA, active=False)], ids=["revoked", "inactive"]
     )
     def test_replays_nothing_to_who_may_not_ask(self, key):
         board = Board()
         board.run(*window(submission(number=1, slots=(slot(),))))
-        board.authorities["key_agt_ada"] = key
+        board.authorities["key_agt_alpha"] = key
         answer = only(board.run(*window(submission(number=2, slots=(slot(),)), first_seq=2)))
         assert answer.code in {Code.CREDENTIAL_INVALID, Code.ACTOR_NOT_ACTIVE}
 
@@ -160,7 +160,7 @@ class TestRerun:
 
     def test_answers_what_was_decided_and_executes_the_rest(self):
         board = Board()
-        decided, late = submission(number=1), submission(number=2, actor=BOB)
+        decided, late = submission(number=1), submission(number=2, actor=BETA)
         first = board.run(*window(decided))
         plan = board.run(*window(decided, late))
         assert list(plan.known) == list(first.fresh)
@@ -216,11 +216,11 @@ class TestAge:
 
 
 def test_deciding_changes_nothing_that_it_was_given():
-    board = Board(authorities=[authority(agent=BOB, revoked=True)])
+    board = Board(authorities=[authority(agent=BETA, revoked=True)])
     board.run(*window(submission(number=1, slots=(slot(),))))
     entries = window(
         submission(number=2, slots=(slot(),)),
-        submission(number=3, actor=BOB),
+        submission(number=3, actor=BETA),
         submission(number=4, proposals=[create(title="A"), create(title="a")]),
         first_seq=2,
     )

@@ -12,9 +12,22 @@ from models.rules.codes import Code
 from models.rules.conflict import DeliveryMode
 from models.rules.intents import Sequenced
 from models.rules.window import bind_window, leaders
-from tests.builders import ADA, BOB, EVE, Board, ProposalAt, answers, authority, body, charter, create, slot, submission
+from tests.builders import (
+    ALPHA,
+    BETA,
+    EPSILON,
+    Board,
+    ProposalAt,
+    answers,
+    authority,
+    body,
+    charter,
+    create,
+    slot,
+    submission,
+)
 
-MALLORY = "agt_mallory"
+OUTSIDER = "agt_outsider"
 CATALOG = charter(
     rows={"T1": ("Survey of orchestration harnesses",), "T3": ("Stopping rules and re-entry", "Loop exits")}
 )
@@ -53,7 +66,7 @@ a_proposal = st.builds(
 )
 a_request = st.builds(
     Request,
-    st.sampled_from([ADA, BOB, EVE, MALLORY]),
+    st.sampled_from([ALPHA, BETA, EPSILON, OUTSIDER]),
     st.one_of(st.lists(a_proposal, min_size=1, max_size=1), st.lists(a_proposal, min_size=2, max_size=5)),
     st.integers(0, 2),
     st.sampled_from([1, 1, 1, 40]),
@@ -70,7 +83,7 @@ def sequential(entries, wanted):
     ]
     for _, _, position, sent in sorted(order, key=lambda place: place[:3]):
         asked = wanted[sent.id, position]
-        if sent.actor != MALLORY and not asked.poisoned:
+        if sent.actor != OUTSIDER and not asked.poisoned:
             winners.setdefault(asked.work, (sent.id, position))
     return winners
 
@@ -99,7 +112,7 @@ def test_any_arrival_in_any_windows_and_batches_has_the_winners_of_the_sequence(
         wanted |= {(sent.id, position): one for position, one in enumerate(request.wanted)}
     poison = {place for place, one in wanted.items() if one.poisoned}
     winners = sequential(entries, wanted)
-    board = Board(compiled=CATALOG, authorities=[authority(agent=MALLORY, revoked=True)])
+    board = Board(compiled=CATALOG, authorities=[authority(agent=OUTSIDER, revoked=True)])
     board.next_task, board.next_event = 92, 41
     tasks, events, answered, of_window = [], [], {}, {}
     for index, ordered in enumerate(split(entries, [request.window for request in requests])):
@@ -135,7 +148,7 @@ def test_any_arrival_in_any_windows_and_batches_has_the_winners_of_the_sequence(
 
 def check_answer(place, answer, wanted, winners, by_id, answered, of_window, actors, board):
     said = body(answer)
-    if actors[place[0]] == MALLORY:
+    if actors[place[0]] == OUTSIDER:
         assert answer.code is Code.CREDENTIAL_INVALID
         return
     if wanted[place].poisoned:
@@ -201,7 +214,7 @@ class Keyed(NamedTuple):
     sent=st.lists(
         st.builds(
             Keyed,
-            st.sampled_from([ADA, BOB]),
+            st.sampled_from([ALPHA, BETA]),
             st.sampled_from(["k1", "k2"]),
             st.sampled_from(["Map the reef", "Chart the shoal", "Sound the strait"]),
             st.integers(0, 1),

@@ -10,6 +10,7 @@ import msgspec
 
 from models.rules import ids
 from models.rules.codes import Code
+from models.rules.intents import slug_of
 from models.rules.outcomes import Outcome, encode
 from models.rules.window import Role
 from models.store import reads
@@ -42,14 +43,16 @@ class Proposal:
         async with self._pool.connection() as connection:
             stored = await reads.proposal(connection, append_id)
         body = (
-            await self._pending(append_id, proposal_id, principal)
+            await self._pending(append_id, position, proposal_id, principal)
             if stored is None
             else await self._decided(stored, append_id, position, principal)
         )
         resp.content_type = "application/json"
         resp.data = encode(body).encode()
 
-    async def _pending(self, append_id: UUID, proposal_id: str, principal: Principal | None) -> dict[str, Any]:
+    async def _pending(
+        self, append_id: UUID, position: int | None, proposal_id: str, principal: Principal | None
+    ) -> dict[str, Any]:
         partition = (await self._front.open_partitions([append_id])).get(append_id)
         if partition is None:
             # It may have been decided between the two looks.
@@ -57,15 +60,15 @@ class Proposal:
                 stored = await reads.proposal(connection, append_id)
             if stored is None:
                 raise Refusal(Code.PROPOSAL_UNKNOWN)
-            return await self._decided(stored, append_id, None, principal)
-        slug = partition.removeprefix("space:")
+            return await self._decided(stored, append_id, position, principal)
+        slug = slug_of(partition)
         await self._readable(slug, principal)
         return {"proposal_id": proposal_id, "state": "pending", "space": slug, "retry_after_ms": 1000}
 
     async def _decided(
         self, stored: StoredProposal, append_id: UUID, position: int | None, principal: Principal | None
     ) -> dict[str, Any]:
-        slug = stored.partition.removeprefix("space:")
+        slug = slug_of(stored.partition)
         role = await self._readable(slug, principal)
         chosen = [one for one in stored.outcomes if position is None or one.position == position]
         batch = stored.outcomes[0].batch

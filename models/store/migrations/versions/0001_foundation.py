@@ -27,9 +27,7 @@ def upgrade() -> None:
     op.create_table(
         "authority",
         sa.Column("one", sa.Boolean(), server_default=sa.text("true"), nullable=False),
-        sa.Column(
-            "epoch", sa.BigInteger(), nullable=False, comment="raised by every change of agents, keys, members, spaces"
-        ),
+        sa.Column("epoch", sa.BigInteger(), nullable=False, comment="raised when anyone loses authority"),
         sa.CheckConstraint("one", name="authority_one_ck"),
         sa.PrimaryKeyConstraint("one", name="authority_pk"),
     )
@@ -206,7 +204,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("space_id", "kind", "target", "delivery_mode", name="occupancies_pk"),
     )
     op.create_index("occupancies_task_ix", "occupancies", ["space_id", "task_id"], unique=False)
-    # ### end Alembic commands ###
     # Tests replace the clock by replacing this function; nothing else asks the database for the time.
     op.execute("CREATE FUNCTION dibs_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp()'")
     op.execute("INSERT INTO authority (epoch) VALUES (1)")
