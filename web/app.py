@@ -20,6 +20,7 @@ from models.ids import uuid7
 from models.rules.codes import Code
 from models.settings import Settings
 from models.store.database import async_pool
+from models.trace import trace_of
 from models.window.front import Front, connect
 from web import problems, transport
 from web.directory import Directory, Pool
@@ -87,7 +88,9 @@ class Parts:
 def _loop_ended(task: asyncio.Task[None]) -> None:
     """Leave the process to its supervisor when a loop ends by a bug: without it nothing here is answered."""
     if not task.cancelled():
-        log.critical("loop_ended", loop=task.get_name(), exc_info=task.exception())
+        error = task.exception()
+        trace = [] if error is None else list(trace_of(error))
+        log.critical("loop_ended", loop=task.get_name(), trace=trace)
         os._exit(70)
 
 

@@ -106,7 +106,9 @@ class Directory:
             Refusal: ``commons_runtime_unavailable``.
         """
         self._check_fresh()
-        assert self._state is not None
+        if self._state is None:
+            # The last look failed, though the one before is not a second old.
+            raise Refusal(Code.COMMONS_RUNTIME_UNAVAILABLE, write_occurred=False)
         return self._state.mode
 
     @property

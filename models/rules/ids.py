@@ -11,6 +11,8 @@ MAX_BATCH: Final = 100
 _SHAPE: Final = re.compile(r"prp_[0-9a-f]{32}\Z")
 _VERSION_7: Final = 7
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, the latest that a datetime can be; a UUIDv7 counts further."""
 
 
 class MalformedIdError(ValueError):
@@ -58,4 +60,4 @@ def parse_proposal(text: str) -> UUID:
 
 def moment(fresh: UUID) -> datetime:
     """Return when a UUIDv7 was made, to the millisecond, by the clock of the process that made it."""
-    return _EPOCH + timedelta(milliseconds=fresh.int >> 80)
+    return _EPOCH + timedelta(milliseconds=min(fresh.int >> 80, _LAST_MS))
