@@ -23,13 +23,14 @@ from models.store.database import async_pool
 from models.trace import trace_of
 from models.window.front import Front, connect
 from web import problems, transport
-from web.directory import Directory, Pool
+from web.directory import Directory
 from web.intake import Intake
 from web.problems import Problem
 from web.resources.health import Alive, Ready
 from web.resources.proposals import Proposal
 from web.resources.tasks import Task, TaskBatch, Tasks
 from web.resources.whoami import WhoAmI
+from web.sql import Sql
 from web.writes import Writes
 
 TIMEOUT_MS: Final = 3_000
@@ -46,25 +47,27 @@ class Parts:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid7().hex[-8:]}"
-        self.pool: Pool = async_pool(
-            settings.database_url,
-            application_name=f"dibs-web-{self.name}",
-            timeout_ms=TIMEOUT_MS,
-            size=SQL_CONNECTIONS,
+        self.sql = Sql(
+            async_pool(
+                settings.database_url,
+                application_name=f"dibs-web-{self.name}",
+                timeout_ms=TIMEOUT_MS,
+                size=SQL_CONNECTIONS,
+            )
         )
         self.front = Front(
             connect(settings.redis_url, timeout_ms=TIMEOUT_MS, connections=REDIS_CONNECTIONS),
             settings,
             instance=uuid7().hex,
         )
-        self.directory = Directory(self.pool)
-        self.intake = Intake(self.front, self.pool, web_id=self.name, wait_ms=settings.wait_ms)
-        self.writes = Writes(self.intake, self.directory, self.pool, settings.secret_keys)
+        self.directory = Directory(self.sql)
+        self.intake = Intake(self.front, self.sql, web_id=self.name, wait_ms=settings.wait_ms)
+        self.writes = Writes(self.intake, self.directory, self.sql, settings.secret_keys)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Open the pool and start the loops. Storage may be down: the process then serves 503 until it is back."""
-        await self.pool.open(wait=False)
+        await self.sql.open()
         self._tasks = [
             asyncio.create_task(loop, name=name)
             for name, loop in (
@@ -81,7 +84,7 @@ class Parts:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.pool.close()
+        await self.sql.close()
         await self.front.aclose()
 
 
@@ -113,12 +116,12 @@ def create_app(parts: Parts) -> falcon.asgi.App[Any, Any]:
     app.add_middleware(_Lifespan(parts))
     tasks = Tasks(parts.directory, parts.writes)
     app.add_route("/healthz", Alive())
-    app.add_route("/readyz", Ready(parts.directory, parts.pool, parts.front))
+    app.add_route("/readyz", Ready(parts.directory, parts.sql, parts.front))
     app.add_route("/v0/whoami", WhoAmI(parts.directory))
-    app.add_route("/v0/proposals/{proposal_id}", Proposal(parts.directory, parts.pool, parts.front))
+    app.add_route("/v0/proposals/{proposal_id}", Proposal(parts.directory, parts.sql, parts.front))
     app.add_route("/v0/spaces/{slug}/tasks", tasks)
     app.add_route("/v0/spaces/{slug}/tasks/batch", TaskBatch(parts.directory, parts.writes))
-    app.add_route("/v0/spaces/{slug}/tasks/{task_id}", Task(parts.directory, parts.pool))
+    app.add_route("/v0/spaces/{slug}/tasks/{task_id}", Task(parts.directory, parts.sql))
     transport.install(app)
     problems.install(app)
     for kind in (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, RedisError):

@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
 
 import structlog
-from psycopg import AsyncConnection, Error
-from psycopg.rows import TupleRow
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg import Error
+from psycopg_pool import PoolTimeout
 
 from models.rules.codes import Code
 from models.rules.window import Mode, Role, Visibility
@@ -26,8 +25,8 @@ from models.store import reads
 from models.store.reads import Principal, Space
 from web.coalesce import Coalescer
 from web.problems import Refusal
+from web.sql import Sql
 
-Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
@@ -42,8 +41,8 @@ log = structlog.get_logger(__name__)
 class Directory:
     """Principals, spaces and roles, read in batches and cached while the watcher says that they stand."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, sql: Sql) -> None:
+        self._sql = sql
         self._state: reads.State | None = None
         self._seen_at = float("-inf")
         # A key that is unknown stays so, and is told as fast as a wrong one; a space or a role may come at any moment.
@@ -126,7 +125,7 @@ class Directory:
         while True:
             started = loop.time()
             try:
-                async with self._pool.connection(timeout=STALE_SECONDS) as connection:
+                async with self._sql.connection(wait_seconds=STALE_SECONDS) as connection:
                     found = await reads.state(connection)
             except (Error, PoolTimeout) as error:
                 if self._state is not None:
@@ -145,7 +144,7 @@ class Directory:
         self, read: Callable[[reads.Connection, Sequence[Key]], Awaitable[dict[Key, Value]]]
     ) -> Callable[[list[Key]], Awaitable[list[Value | None]]]:
         async def call(keys: list[Key]) -> list[Value | None]:
-            async with self._pool.connection() as connection:
+            async with self._sql.connection() as connection:
                 found = await read(connection, keys)
             return [found.get(key) for key in keys]
 

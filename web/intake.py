@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 from uuid import UUID
 
+import msgspec
 import structlog
 from psycopg import Error
 from psycopg_pool import PoolTimeout
-from redis import RedisError
+from redis import OutOfMemoryError, RedisError
 
 from models.rules import ids
 from models.rules.codes import Code
@@ -24,8 +25,8 @@ from models.rules.outcomes import Answer
 from models.store import reads
 from models.window.front import Appended, Front, Verdict
 from web.coalesce import Coalescer
-from web.directory import Pool
 from web.problems import Refusal
+from web.sql import Sql
 
 LOOK_SECONDS: Final = 1.0
 """How often the process looks up what its waiting submissions have become."""
@@ -37,22 +38,23 @@ log = structlog.get_logger(__name__)
 class _Waiter:
     """A submission whose answer someone awaits."""
 
-    __slots__ = ("appended", "future", "since", "submission")
+    __slots__ = ("appended", "future", "lost", "since", "submission")
 
     def __init__(self, submission: Submission, future: asyncio.Future[tuple[Answer, ...]], since: float) -> None:
         self.submission = submission
         self.future = future
         self.since = since
         self.appended = False
+        self.lost = False
 
 
 class Intake:
     """One per web process; ``run_replies`` and ``run_look`` go on as long as the process serves."""
 
-    def __init__(self, front: Front, pool: Pool, *, web_id: str, wait_ms: int) -> None:
+    def __init__(self, front: Front, sql: Sql, *, web_id: str, wait_ms: int) -> None:
         self.web_id = web_id
         self._front = front
-        self._pool = pool
+        self._sql = sql
         self._wait_s = wait_ms / 1000
         self._waiting: dict[UUID, _Waiter] = {}
         self._append = Coalescer(self._append_all)
@@ -89,6 +91,8 @@ class Intake:
         self._refuse_when_down()
         try:
             appended = await self._append((submission, False))
+        except OutOfMemoryError:
+            raise Refusal(Code.COMMONS_RUNTIME_UNAVAILABLE, write_occurred=False) from None
         except RedisError:
             self._lost()
             raise pending(submission) from None
@@ -101,13 +105,16 @@ class Intake:
     async def _append_first(self, waiter: _Waiter) -> None:
         try:
             appended = await self._append((waiter.submission, False))
+        except OutOfMemoryError:
+            raise Refusal(Code.COMMONS_RUNTIME_UNAVAILABLE, write_occurred=False) from None
         except RedisError:
             # The script may have run before the connection broke. The look appends it again, under its own id, as
             # soon as Redis answers; until then the outcome is open.
+            waiter.lost = True
             self._lost()
             return
-        waiter.appended = True
         _refuse_verdict(appended)
+        waiter.appended = True
 
     async def _append_all(self, items: list[tuple[Submission, bool]]) -> Sequence[Appended]:
         instance, appended = await self._front.append(items)
@@ -136,6 +143,10 @@ class Intake:
             except RedisError:
                 self._lost()
                 await asyncio.sleep(DOWN_SECONDS)
+                continue
+            except msgspec.MsgspecError as error:
+                # A message of another version: the look finds the same outcomes in SQL.
+                log.warning("reply_unreadable", detail=str(error))
                 continue
             for reply in replies:
                 self._resolve(reply.append_id, reply.answers)
@@ -167,11 +178,14 @@ class Intake:
 
     async def _look(self) -> None:
         old = asyncio.get_running_loop().time() - LOOK_SECONDS / 2
-        waiters = [waiter for waiter in self._waiting.values() if waiter.since < old or not waiter.appended]
+        # One whose first append is still under way is not among them: it may yet be refused.
+        waiters = [
+            waiter for waiter in self._waiting.values() if waiter.lost or (waiter.appended and waiter.since < old)
+        ]
         if not waiters:
             return
         try:
-            async with self._pool.connection() as connection:
+            async with self._sql.connection() as connection:
                 found = await reads.outcomes(connection, [waiter.submission.id for waiter in waiters])
             for append_id, outcomes in found.items():
                 self._resolve(append_id, tuple(outcome.answer for outcome in outcomes))
@@ -188,8 +202,9 @@ class Intake:
             log.warning("look_failed", kind=type(error).__name__)
 
     async def _again(self, waiter: _Waiter) -> None:
-        await self._append((waiter.submission, True))
-        waiter.appended = True
+        if self._waiting.get(waiter.submission.id) is waiter:
+            await self._append((waiter.submission, True))
+            waiter.appended = True
 
 
 def pending(submission: Submission) -> Refusal:

@@ -23,9 +23,10 @@ from models.settings import SecretKey
 from models.store import reads
 from models.store.reads import Principal, Space
 from web.coalesce import Coalescer
-from web.directory import Directory, Pool
+from web.directory import Directory
 from web.intake import Intake
 from web.problems import Refusal, dress
+from web.sql import Sql
 from web.transport import idempotency_key, prefer_async
 
 SLOT: Final = "spaces/idempotency-slot"
@@ -35,11 +36,11 @@ REQUEST: Final = "spaces/idempotency-request"
 class Writes:
     """Turns validated intents into answers."""
 
-    def __init__(self, intake: Intake, directory: Directory, pool: Pool, secrets: Sequence[SecretKey]) -> None:
+    def __init__(self, intake: Intake, directory: Directory, sql: Sql, secrets: Sequence[SecretKey]) -> None:
         self._intake = intake
         self._directory = directory
         self._secrets = secrets
-        self._pool = pool
+        self._sql = sql
         self._memory = Coalescer(self._remembered)
 
     async def answer(
@@ -103,7 +104,7 @@ class Writes:
         )
 
     async def _remembered(self, wanted: list[tuple[SlotDigest, ...]]) -> list[tuple[SlotDigest, Remembered] | None]:
-        async with self._pool.connection() as connection:
+        async with self._sql.connection() as connection:
             found = await reads.remembered(connection, [digest.slot for digests in wanted for digest in digests])
         return [
             next(

@@ -59,7 +59,6 @@ def run(settings: Settings, *, probe: Callable[[str], None] = _nothing) -> None:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    sweeper.start()
     log.info("worker_started", worker=name)
     while not stopping.is_set():
         _work(settings, processor, name=name, stopping=stopping)

@@ -13,18 +13,17 @@ from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 from uuid import UUID
 
-import msgspec
 import structlog
 from redis import RedisError
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from models.ids import uuid7
-from models.rules.charter import Charter, CompiledCharter, compile_charter
+from models.rules.charter import CompiledCharter
 from models.rules.codes import Code
 from models.rules.intents import Sequenced, slug_of
 from models.rules.outcomes import Answer, Outcome
-from models.rules.window import bind_window, decide, leaders, refuse_all
+from models.rules.window import Bindings, bind_window, decide, leaders, refuse_all
 from models.store import snapshot as store
 from models.store.apply import WindowRow, apply
 from models.store.database import share_locks
@@ -42,7 +41,6 @@ TURN_SECONDS: Final = 1.0
 _ATTEMPTS: Final = 6
 _PAUSE_SECONDS: Final = 0.02
 _CHARTERS: Final = 256
-_NO_CHARTER: Final = compile_charter(Charter(revision=0, rows=()))
 
 log = structlog.get_logger(__name__)
 
@@ -59,13 +57,39 @@ class _WindowFailedError(Exception):
     """The window's transaction fails for a reason in the window."""
 
 
-class _Job(msgspec.Struct, frozen=True):
-    """What stays the same for all parts of one window."""
+class _Job:
+    """One window in work: what stays the same for all its parts, and how its proposals are bound."""
 
-    partition: str
-    window_id: UUID
-    fence: Fence
-    held: frozenset[tuple[UUID, int]]
+    def __init__(self, partition: str, closed: Closed) -> None:
+        self.partition = partition
+        self.window_id = closed.id
+        self.entries = closed.entries
+        self.held: frozenset[tuple[UUID, int]] = frozenset()
+        self.charter: CompiledCharter | None = None
+        self.bindings: Bindings = {}
+
+    def bind(self, charter: CompiledCharter) -> None:
+        """Bind every proposal: the long part of a window, done outside of any transaction."""
+        self.charter = charter
+        self.bindings = bind_window(self.entries, charter)
+
+    def reservations(self) -> dict[Reservation, tuple[UUID, int]]:
+        """Return a reservation for the first proposal of each key, as far as they are bound."""
+        if not self.bindings:
+            return {}
+        by_id = {entry.submission.id: entry.submission for entry in self.entries}
+        return {
+            Reservation.of(self.partition, key, self.window_id, by_id[append].proposal_id(position)): (append, position)
+            for key, (append, position) in leaders(self.entries, self.bindings).items()
+        }
+
+
+class _CharterChangedError(Exception):
+    """The space has another charter than the window was bound with."""
+
+    def __init__(self, charter: CompiledCharter) -> None:
+        super().__init__()
+        self.charter = charter
 
 
 class Processor:
@@ -130,7 +154,7 @@ class Processor:
             log.warning("lease_not_released", partition=partition)
 
     def _turn(self, partition: str, token: str, *, epoch: int, seq: int) -> int:
-        with self._engine.begin() as connection:
+        with self._engine.connect() as connection, self._keeper.guarding(connection), connection.begin():
             fence = raise_fence(connection, partition, epoch=epoch, seq=seq, force=partition in self._renumber)
         self._renumber.discard(partition)
         if fence is not None and fence.epoch != epoch:
@@ -152,8 +176,13 @@ class Processor:
         if closed.corrupt:
             bound.error("entries_dropped", count=closed.corrupt)
         started = time.perf_counter()
-        wanted = self._wanted(partition, closed)
+        job = _Job(partition, closed)
+        charter = self._charters.get(partition)
+        if charter is not None:
+            job.bind(charter)
+        wanted = job.reservations()
         held = self._courtesy.reserve(list(wanted))
+        job.held = frozenset(wanted[one] for one in held)
         self._probe("reserved")
         self._probe("before_transaction")
         if not closed.entries:
@@ -162,48 +191,36 @@ class Processor:
             # Nothing is stored: nothing can ever come of an intent for a partition that SQL does not know.
             decided = refuse_all(closed.entries, Code.SPACE_NOT_FOUND)
         else:
-            job = _Job(partition, closed.id, fence, frozenset(wanted[one] for one in held))
-            decided = self._commit(job, closed.entries, first_place=0)
+            decided = self._commit(job, fence, closed.entries, first_place=0)
         self._probe("after_commit")
         self._back.finish(
             partition,
             closed.id,
             # Those of an earlier run too: it may have died between its reservations and here, and it had another
             # charter in mind or, like this process until just now, none.
-            reservations=wanted.keys() | self._wanted(partition, closed).keys(),
+            reservations=wanted.keys() | job.reservations().keys(),
             entries=closed.entries,
             replies=_replies(closed.entries, decided),
         )
         self._probe("answered")
         bound.info("window", intents=len(decided), ms=round((time.perf_counter() - started) * 1000, 1))
 
-    def _wanted(self, partition: str, closed: Closed) -> dict[Reservation, tuple[UUID, int]]:
-        """Return a reservation for the first proposal of each key, bound with the charter last seen here, if any."""
-        charter = self._charters.get(partition)
-        if charter is None:
-            return {}
-        by_id = {entry.submission.id: entry.submission for entry in closed.entries}
-        return {
-            Reservation.of(partition, key, closed.id, by_id[append].proposal_id(position)): (append, position)
-            for key, (append, position) in leaders(closed.entries, bind_window(closed.entries, charter)).items()
-        }
-
-    def _commit(self, job: _Job, entries: Sequence[Sequenced], *, first_place: int) -> list[Outcome]:
+    def _commit(self, job: _Job, fence: Fence, entries: Sequence[Sequenced], *, first_place: int) -> list[Outcome]:
         """Commit a window; one that fails by something in it is halved, so that only the culprit fails."""
         try:
-            return self._attempt(job, entries, first_place=first_place)
+            return self._attempt(job, fence, entries, first_place=first_place)
         except _WindowFailedError as failure:
             if len(entries) == 1:
-                return self._commit_without(job, entries, failure, first_place=first_place)
+                return self._commit_without(job, fence, entries, failure, first_place=first_place)
             half = len(entries) // 2
             second = first_place + sum(len(entry.submission.proposals) for entry in entries[:half])
             return [
-                *self._commit(job, entries[:half], first_place=first_place),
-                *self._commit(job, entries[half:], first_place=second),
+                *self._commit(job, fence, entries[:half], first_place=first_place),
+                *self._commit(job, fence, entries[half:], first_place=second),
             ]
 
     def _commit_without(
-        self, job: _Job, entries: Sequence[Sequenced], failure: _WindowFailedError, *, first_place: int
+        self, job: _Job, fence: Fence, entries: Sequence[Sequenced], failure: _WindowFailedError, *, first_place: int
     ) -> list[Outcome]:
         """Commit a submission that fails alone, without those of its proposals that fail once more by themselves."""
         (entry,) = entries
@@ -211,7 +228,7 @@ class Processor:
         poison = frozenset(
             one
             for one in everything
-            if not self._would_commit(job, entries, first_place=first_place, poison=everything - {one})
+            if not self._would_commit(job, fence, entries, first_place=first_place, poison=everything - {one})
         )
         log.error(
             "intents_failed",
@@ -222,17 +239,23 @@ class Processor:
         )
         for without in (poison, everything):
             try:
-                return self._attempt(job, entries, first_place=first_place, poison=without)
+                return self._attempt(job, fence, entries, first_place=first_place, poison=without)
             except _WindowFailedError:
                 continue
         # Not even the refusals can be written: then it is the database, not the intents.
         raise OutageError from failure
 
     def _would_commit(
-        self, job: _Job, entries: Sequence[Sequenced], *, first_place: int, poison: frozenset[tuple[UUID, int]]
+        self,
+        job: _Job,
+        fence: Fence,
+        entries: Sequence[Sequenced],
+        *,
+        first_place: int,
+        poison: frozenset[tuple[UUID, int]],
     ) -> bool:
         try:
-            self._attempt(job, entries, first_place=first_place, poison=poison, keep=False)
+            self._attempt(job, fence, entries, first_place=first_place, poison=poison, keep=False)
         except _WindowFailedError:
             return False
         return True
@@ -240,6 +263,7 @@ class Processor:
     def _attempt(
         self,
         job: _Job,
+        fence: Fence,
         entries: Sequence[Sequenced],
         *,
         first_place: int,
@@ -254,9 +278,12 @@ class Processor:
         """
         for attempt in range(_ATTEMPTS):
             try:
-                return self._transact(job, entries, first_place=first_place, poison=poison, keep=keep)
+                return self._transact(job, fence, entries, first_place=first_place, poison=poison, keep=keep)
             except (FenceLostError, StaleSequenceError):
                 raise
+            except _CharterChangedError as changed:
+                self._learn(job.partition, changed.charter)
+                job.bind(changed.charter)
             except Exception as error:
                 match classify(error):
                     case Fault.OUTAGE:
@@ -272,32 +299,32 @@ class Processor:
     def _transact(
         self,
         job: _Job,
+        fence: Fence,
         entries: Sequence[Sequenced],
         *,
         first_place: int,
         poison: frozenset[tuple[UUID, int]],
         keep: bool,
     ) -> list[Outcome]:
-        with self._engine.connect() as connection, connection.begin() as transaction:
+        with (
+            self._engine.connect() as connection,
+            self._keeper.guarding(connection),
+            connection.begin() as transaction,
+        ):
             share_locks(connection)
-            head = store.lock_partition(connection, job.partition, job.fence.fence)
-            slug = slug_of(job.partition)
-            known = self._charters.get(job.partition)
-            loaded = store.load(connection, entries, head, slug=slug, known=known)
+            head = store.lock_partition(connection, job.partition, fence.fence)
+            loaded = store.load(connection, entries, head, slug=slug_of(job.partition), known=job.charter)
             fresh = [entry for entry in entries if entry.submission.id not in loaded.decided]
             if any(entry.received_seq <= head.last_seq for entry in fresh):
                 raise StaleSequenceError(job.partition)
-            if loaded.space is not None:
-                self._learn(job.partition, loaded.space.charter)
-            bindings = bind_window(fresh, loaded.space.charter if loaded.space else _NO_CHARTER)
-            found = (
-                store.occupants(connection, loaded.space.id, (bound.key for bound in bindings.values()))
-                if loaded.space
-                else {}
-            )
+            space = loaded.space
+            if space is not None and space.charter is not job.charter:
+                raise _CharterChangedError(space.charter)
+            keys = (job.bindings[entry.submission.id, pos].key for entry in fresh for pos in _positions(entry))
+            found = store.occupants(connection, space.id, keys) if space is not None else {}
             plan = decide(
                 entries,
-                bindings,
+                job.bindings,
                 store.snapshot(loaded, found),
                 now=loaded.now,
                 mode=head.mode,
@@ -312,12 +339,12 @@ class Processor:
                 WindowRow(
                     id=job.window_id,
                     partition=job.partition,
-                    fence=job.fence.fence,
+                    fence=fence.fence,
                     epoch=head.epoch,
                     first_seq=fresh[0].received_seq if fresh else 0,
                     last_seq=fresh[-1].received_seq if fresh else 0,
                 ),
-                space_id=loaded.space.id if loaded.space else None,
+                space_id=space.id if space is not None else None,
                 now=loaded.now,
                 reserved=job.held,
             )
@@ -331,6 +358,10 @@ class Processor:
         self._charters.move_to_end(partition)
         if len(self._charters) > _CHARTERS:
             self._charters.popitem(last=False)
+
+
+def _positions(entry: Sequenced) -> range:
+    return range(len(entry.submission.proposals))
 
 
 def _replies(entries: Sequence[Sequenced], decided: Sequence[Outcome]) -> dict[str, list[Reply]]:

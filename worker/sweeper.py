@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from models.store.purge import BATCH, purge_memory
 from models.window.back import Back
+from worker.threads import start_vital
 
 SWEEP_SECONDS: Final = 0.5
 PURGE_SECONDS: Final = 60.0
@@ -27,11 +28,7 @@ class Sweeper:
         self._engine = engine
         self._name = name
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
-
-    def start(self) -> None:
-        """Begin to sweep."""
-        self._thread.start()
+        self._thread = start_vital("sweeper", self._run)
 
     def stop(self) -> None:
         """End the thread after the sweep in hand."""

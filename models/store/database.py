@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -28,6 +31,9 @@ def _parameters(application_name: str, timeout_ms: int) -> dict[str, str | int]:
         "application_name": application_name,
         "connect_timeout": _CONNECT_SECONDS,
         "tcp_user_timeout": timeout_ms,
+        "keepalives_idle": 1,
+        "keepalives_interval": 1,
+        "keepalives_count": 2,
         "options": f"-c statement_timeout={timeout_ms} -c idle_in_transaction_session_timeout={timeout_ms} "
         f"-c lock_timeout={timeout_ms * 3 // 4} -c TimeZone=UTC",
     }
@@ -73,6 +79,16 @@ def async_pool(
 def _scheme(url: str) -> str:
     """Return the address with the scheme SQLAlchemy knows; ``postgres://`` is what many hosts hand out."""
     return "postgresql" + url[len("postgres") :] if urlsplit(url).scheme == "postgres" else url
+
+
+def sever(fileno: int) -> None:
+    """End a connection that does not answer: whoever waits on it sees it broken at once.
+
+    For the case no timeout of the server's and none of TCP's covers: something in between that still acknowledges.
+    The descriptor must be open and the connection's own; the connection object stays its owner's to close.
+    """
+    with suppress(OSError), socket.socket(fileno=os.dup(fileno)) as twin:
+        twin.shutdown(socket.SHUT_RDWR)
 
 
 def share_locks(connection: Connection) -> None:

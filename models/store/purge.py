@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import Connection, text
@@ -9,6 +10,8 @@ from sqlalchemy import Connection, text
 from models.rules.window import MEMORY
 
 BATCH: Final = 500
+_KEPT: Final = MEMORY + timedelta(days=1)
+"""A day longer than an intent may be executed: its age is told by the clock of the web process that made its id."""
 
 _PURGE = text("""
 WITH due AS (
@@ -24,8 +27,8 @@ DELETE FROM windows WHERE id IN (SELECT id FROM due)
 
 
 def purge_memory(connection: Connection) -> int:
-    """Delete up to a batch of windows older than 30 days, with their outcomes and idempotency rows.
+    """Delete up to a batch of windows whose memory is over, with their outcomes and idempotency rows.
 
     Idempotency rows go with the outcomes they replay, so a key is either remembered whole or not at all.
     """
-    return connection.execute(_PURGE, {"batch": BATCH, "memory": MEMORY}).rowcount
+    return connection.execute(_PURGE, {"batch": BATCH, "memory": _KEPT}).rowcount

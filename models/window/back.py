@@ -104,7 +104,7 @@ class Back:
             LeaseLostError: the lease is not this token's.
             UnknownFormatError: an entry was written by a version this process does not know.
         """
-        found, raw = self._call(self._close, partition, token, str(fresh), self._window_max)
+        found, raw = self._call(self._close, partition, token, str(fresh), self._window_max, scripts.WINDOW_BYTES)
         window_id = text_of(found)
         if window_id == "lost":
             raise LeaseLostError(partition)

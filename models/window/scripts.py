@@ -33,6 +33,9 @@ JOB_SECONDS: Final = 600
 """How long a job's hash may lie around when its worker died with it; the sweeper queues a new one long before."""
 
 REPLY_SECONDS: Final = 60
+WINDOW_BYTES: Final = 8 * 1024 * 1024
+"""A window ends where its entries reach this size, whatever their number; one that is larger goes alone."""
+
 WAKE_LOST_MS: Final = 1000
 """Age at which a queued job that no worker has taken may be lost."""
 
@@ -162,25 +165,31 @@ return 1
 CLOSE: Final = (
     _WAKE
     + """
--- ARGV: partition, token, id for a new window, most intents. Returns {window id, entries}: the window that was closed
--- and not finished (its worker died), or a new one; {'', {}} when nothing waits, {'lost', {}} without the lease.
+-- ARGV: partition, token, id for a new window, most intents, most bytes. Returns {window id, entries}: the window that
+-- was closed and not finished (its worker died), or a new one; {'', {}} when nothing waits, {'lost', {}} without the
+-- lease.
 local partition = ARGV[1]
 if redis.call('GET', 'dibs:lease:' .. partition) ~= ARGV[2] then return {'lost', {}} end
 local state, open, win = 'dibs:p:' .. partition, 'dibs:open:' .. partition, 'dibs:win:' .. partition
 local standing = redis.call('HGET', state, 'window')
 if standing then return {standing, redis.call('LRANGE', win, 0, -1)} end
 local most = tonumber(ARGV[4])
-local entries = redis.call('LRANGE', open, 0, most - 1)
-local intents, taken = 0, 0
-for i, entry in ipairs(entries) do
-  intents = intents + tonumber(string.match(entry, '^%d+ (%d+) ') or 1)
-  if i > 1 and intents > most then break end
-  taken = i
+local entries, intents, bytes, full = {}, 0, 0, false
+while not full do
+  -- A few at a time: entries may be large, and what is read beyond the window is read in vain.
+  local some = redis.call('LRANGE', open, #entries, #entries + 15)
+  for _, entry in ipairs(some) do
+    intents = intents + tonumber(string.match(entry, '^%d+ (%d+) ') or 1)
+    bytes = bytes + #entry
+    full = #entries > 0 and (intents > most or bytes > tonumber(ARGV[5]))
+    if full then break end
+    entries[#entries + 1] = entry
+  end
+  if #some < 16 then break end
 end
-if taken == 0 then return {'', {}} end
-for i = #entries, taken + 1, -1 do entries[i] = nil end
+if #entries == 0 then return {'', {}} end
 push(win, entries)
-redis.call('LTRIM', open, taken, -1)
+redis.call('LTRIM', open, #entries, -1)
 redis.call('HSET', state, 'window', ARGV[3])
 return {ARGV[3], entries}
 """

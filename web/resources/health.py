@@ -11,7 +11,8 @@ from models.rules.outcomes import encode
 from models.store import reads
 from models.store.migrate import HEAD
 from models.window.front import Front
-from web.directory import Directory, Pool
+from web.directory import Directory
+from web.sql import Sql
 
 
 class Alive:
@@ -26,22 +27,22 @@ class Alive:
 class Ready:
     """``GET /readyz``: SQL and Redis answer, the schema is this version's, and Redis never evicts."""
 
-    def __init__(self, directory: Directory, pool: Pool, front: Front) -> None:
+    def __init__(self, directory: Directory, sql: Sql, front: Front) -> None:
         self._directory = directory
-        self._pool = pool
+        self._sql = sql
         self._front = front
 
     async def on_get(self, _req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Answer 200, or 503 with what is wrong in which part."""
-        parts = {"sql": await self._sql(), "redis": await self._redis(), "identity": self._identity()}
+        parts = {"sql": await self._database(), "redis": await self._redis(), "identity": self._identity()}
         ready = all(fault is None for fault in parts.values())
         resp.status = 200 if ready else 503
         resp.content_type = "application/json"
         resp.data = encode({"ready": ready, "parts": {name: fault or "ok" for name, fault in parts.items()}}).encode()
 
-    async def _sql(self) -> str | None:
+    async def _database(self) -> str | None:
         try:
-            async with self._pool.connection() as connection:
+            async with self._sql.connection() as connection:
                 found = await reads.migration(connection)
         except (Error, PoolTimeout):
             return "SQL does not answer"

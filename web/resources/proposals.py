@@ -16,8 +16,9 @@ from models.rules.window import Role
 from models.store import reads
 from models.store.reads import Principal, StoredProposal
 from models.window.front import Front
-from web.directory import Directory, Pool
+from web.directory import Directory
 from web.problems import Refusal
+from web.sql import Sql
 from web.transport import bearer
 
 
@@ -28,9 +29,9 @@ class Proposal:
     space's stewards.
     """
 
-    def __init__(self, directory: Directory, pool: Pool, front: Front) -> None:
+    def __init__(self, directory: Directory, sql: Sql, front: Front) -> None:
         self._directory = directory
-        self._pool = pool
+        self._sql = sql
         self._front = front
 
     async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response, proposal_id: str) -> None:
@@ -40,7 +41,7 @@ class Proposal:
             append_id, position = ids.split(ids.parse_proposal(proposal_id))
         except ids.MalformedIdError:
             raise Refusal(Code.PROPOSAL_UNKNOWN) from None
-        async with self._pool.connection() as connection:
+        async with self._sql.connection() as connection:
             stored = await reads.proposal(connection, append_id)
         body = (
             await self._pending(append_id, position, proposal_id, principal)
@@ -56,7 +57,7 @@ class Proposal:
         partition = (await self._front.open_partitions([append_id])).get(append_id)
         if partition is None:
             # It may have been decided between the two looks.
-            async with self._pool.connection() as connection:
+            async with self._sql.connection() as connection:
                 stored = await reads.proposal(connection, append_id)
             if stored is None:
                 raise Refusal(Code.PROPOSAL_UNKNOWN)

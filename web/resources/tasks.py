@@ -7,9 +7,10 @@ import falcon.asgi
 from models.rules.codes import Code
 from models.rules.outcomes import encode
 from models.store import reads
-from web.directory import Directory, Pool
+from web.directory import Directory
 from web.inputs import batch_decoder, create_task, task_decoder
 from web.problems import Refusal
+from web.sql import Sql
 from web.strict_json import parse
 from web.transport import BATCH_LIMIT_BYTES, BODY_LIMIT_BYTES, bearer, read_body
 from web.writes import Writes
@@ -53,16 +54,16 @@ class TaskBatch:
 class Task:
     """``GET /v0/spaces/{slug}/tasks/{task_id}``."""
 
-    def __init__(self, directory: Directory, pool: Pool) -> None:
+    def __init__(self, directory: Directory, sql: Sql) -> None:
         self._directory = directory
-        self._pool = pool
+        self._sql = sql
 
     async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response, slug: str, task_id: str) -> None:
         """Answer the task as it stands."""
         principal = await self._directory.authenticate_optional(bearer(req))
         space = await self._directory.space(slug, principal)
         number = _task_id(task_id)
-        async with self._pool.connection() as connection:
+        async with self._sql.connection() as connection:
             found = await reads.task(connection, space.id, number)
         if found is None:
             raise Refusal(Code.TASK_NOT_FOUND)
