@@ -12,6 +12,7 @@ from models.store.database import async_pool
 from tests.stack import Database, until
 from web.directory import STALE_SECONDS, Directory
 from web.problems import Refusal
+from web.sql import Sql
 
 
 def test_a_door_that_cannot_read_the_mode_refuses(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +21,7 @@ def test_a_door_that_cannot_read_the_mode_refuses(database: Database, monkeypatc
     async def go() -> None:
         pool = async_pool(database.service_url, application_name="test", timeout_ms=3_000, size=2)
         await pool.open()
-        directory = Directory(pool)
+        directory = Directory(Sql(pool))
         watch = asyncio.create_task(directory.watch())
         await until("the first read", lambda: directory.fresh)
         assert directory.mode() is Mode.ACTIVE

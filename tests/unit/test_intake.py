@@ -13,6 +13,7 @@ from models.window.front import Appended, Verdict
 from tests.builders import create, submission
 from tests.unit.intake_scene import LOST, WAIT_MS, WON, play, refused
 from tests.unit.virtual import now
+from web.problems import Refusal
 
 
 class TestReply:
@@ -210,6 +211,22 @@ class TestLook:
             assert scene.ledger.asked == []
             scene.redis.answer(sent)
             assert await task == WON
+
+        play(story)
+
+    def test_never_appends_for_one_whose_first_append_is_under_way(self):
+        """It may still be refused, and a refusal says that nothing was written."""
+
+        async def story(scene):
+            await asyncio.sleep(0.9)
+            scene.redis.seconds = 0.6
+            scene.redis.verdicts.append(Appended(Verdict.OVER_RATE, 1500))
+            sent = submission()
+            with pytest.raises(Refusal) as refusal:
+                await scene.submit(sent)
+            assert refusal.value.problem.code is Code.RATE_LIMITED
+            await asyncio.sleep(3)
+            assert scene.redis.calls == [[(sent.id, False)]]
 
         play(story)
 
