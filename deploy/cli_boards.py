@@ -21,8 +21,8 @@ from deploy.cli_base import (
 )
 from deploy.folders import DeployError
 from models.rules.board import BoardError, decode_board, decode_catalog
-from models.rules.window import Visibility
-from models.store import agents, boards, spaces
+from models.rules.spaces import Visibility
+from models.store import boards, spaces
 
 space_commands = typer.Typer(no_args_is_help=True, help="Spaces and their boards.")
 charter_commands = typer.Typer(no_args_is_help=True, help="The catalog of work that a space's titles are bound to.")
@@ -47,7 +47,7 @@ def create_space(
 ) -> None:
     """Create an empty space; give it a steward with `dibs member set`."""
     with service_transaction(state) as connection:
-        agents.create_space(connection, slug, visibility=visibility, catalog=())
+        spaces.create_space(connection, slug, visibility=visibility, catalog=())
     if as_json:
         print_json({"space": slug, "visibility": visibility})
     else:

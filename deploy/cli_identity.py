@@ -20,7 +20,7 @@ from deploy.cli_base import (
     print_table,
     service_transaction,
 )
-from models.rules.window import Role
+from models.rules.spaces import Role
 from models.store import agents as store
 from models.store import spaces
 from models.store.agents import Agent
@@ -131,7 +131,7 @@ def revoke_key(
 ) -> None:
     """Revoke a key; once this returns, nothing is written with it."""
     with service_transaction(state) as connection:
-        store.revoke_key(connection, key_id)
+        store.revoke_keys(connection, [key_id])
     if as_json:
         print_json({"key_id": key_id, "revoked": True})
     else:

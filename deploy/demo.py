@@ -11,9 +11,10 @@ from sqlalchemy import Connection, Engine, text
 
 from deploy.folders import write_private
 from models.rules.board import decode_board
-from models.rules.window import Role
-from models.store.agents import change_authority, ensure_agents, issue_keys, set_members
+from models.rules.spaces import Role
+from models.store.agents import change_authority, ensure_agents, issue_keys
 from models.store.boards import import_board
+from models.store.spaces import set_members
 
 SPACE: Final = "multi-agent-research"
 AGENTS: Final = ("agent-1", "agent-2", "agent-3")

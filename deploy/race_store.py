@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from deploy.folders import DeployError
 from deploy.race_rules import Stored, StoredTask
 from models.rules.charter import CatalogRow, Charter, bind, compile_charter
 from models.rules.conflict import ConflictKey, DeliveryMode, Kind, task_key
+from models.rules.spaces import Role, Visibility
 from models.rules.tasks import Status
 from models.rules.text import TitleFault, clean_title
-from models.rules.window import Role, Visibility
-from models.store.agents import Agent, change_authority, create_space, ensure_agents, issue_keys, set_members
+from models.store.agents import Agent, ensure_agents, issue_keys, revoke_keys
+from models.store.spaces import create_space, set_members
 
 BOARD: Final = "multi-agent-research"
 _KEY_DAYS: Final = 1
@@ -129,7 +130,7 @@ def runners(engine: Engine, count: int) -> Iterator[tuple[Runner, ...]]:
     finally:
         try:
             with engine.begin() as connection:
-                _revoke(connection, [one.key_id for one in issued.values()])
+                revoke_keys(connection, (one.key_id for one in issued.values()))
         except SQLAlchemyError:
             raise RaceError("the race's keys could not be revoked; they expire within a day") from None
 
@@ -138,15 +139,6 @@ def _refuse_inactive(agents: Mapping[str, Agent]) -> None:
     inactive = [agent.handle for agent in agents.values() if not agent.active]
     if inactive:
         raise RaceError(f"agent {inactive[0]} is deactivated and cannot race: dibs agent activate {inactive[0]}")
-
-
-def _revoke(connection: Connection, key_ids: Sequence[str]) -> None:
-    """Revoke keys in one statement: authority's lock, which every window waits for, is not held for each of them."""
-    change_authority(connection)
-    connection.execute(
-        text("UPDATE keys SET revoked_at = dibs_now() WHERE id = ANY(:ids) AND revoked_at IS NULL"),
-        {"ids": list(key_ids)},
-    )
 
 
 def fresh_space(engine: Engine, slug: str, catalog: tuple[CatalogRow, ...], members: Sequence[Runner]) -> int:

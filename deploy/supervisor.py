@@ -112,8 +112,9 @@ class Supervisor:
         # SIGCHLD needs a handler, or the wake-up descriptor is not written.
         self._old_handlers = {signal.SIGCHLD: signal.signal(signal.SIGCHLD, _nothing)}
         for number in _STOP_SIGNALS:
-            # Who is told to ignore SIGHUP, by nohup, goes on doing so.
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            # Who is told to ignore SIGHUP, by nohup, goes on doing so. A shell without job control has its background
+            # commands ignore SIGINT; that is no wish of anyone's, and this process ends by it all the same.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 self._old_handlers[number] = signal.signal(number, self._on_stop_signal)
         return self
 

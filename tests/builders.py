@@ -13,21 +13,12 @@ from models.rules import ids
 from models.rules.canonical import keyed_digest
 from models.rules.charter import CatalogRow, Charter, CompiledCharter, compile_charter
 from models.rules.conflict import ConflictKey, DeliveryMode, Kind
+from models.rules.idempotency import Remembered
 from models.rules.intents import CreateTask, Proposal, Sequenced, SlotDigest, Submission
 from models.rules.outcomes import Answer, Occupant, Outcome
+from models.rules.spaces import Mode, Role, Visibility
 from models.rules.tasks import Status
-from models.rules.window import (
-    Authority,
-    Mode,
-    Plan,
-    Remembered,
-    Role,
-    Snapshot,
-    SpaceState,
-    Visibility,
-    bind_window,
-    decide,
-)
+from models.rules.window import Authority, Plan, Snapshot, SpaceState, bind_window, decide
 
 NOW: Final = datetime(2026, 7, 1, 12, tzinfo=UTC)
 LAB: Final = "lab"

@@ -21,9 +21,10 @@ from deploy.postgres import OWNER, SERVICE
 from deploy.program import Child, Launch
 from models.ids import uuid7
 from models.rules.charter import CatalogRow
-from models.rules.window import Role, Visibility
+from models.rules.spaces import Role, Visibility
 from models.store import agents as store_agents
 from models.store import migrate
+from models.store import spaces as store_spaces
 from models.store.database import admin_engine
 from tests.servers import SharedServers, clone_database, drop_database
 
@@ -143,8 +144,8 @@ def add_board(
     """Create a space with the MAR catalog and so many members, ``<slug>-0`` and on."""
     found = add_agents(database, [f"{slug}-{number}" for number in range(members)])
     with admin_engine(database.owner_url).begin() as connection:
-        space_id = store_agents.create_space(connection, slug, visibility=visibility, catalog=catalog)
-        store_agents.set_members(connection, space_id, {agent.id: Role.MEMBER for agent in found})
+        space_id = store_spaces.create_space(connection, slug, visibility=visibility, catalog=catalog)
+        store_spaces.set_members(connection, space_id, {agent.id: Role.MEMBER for agent in found})
     return Board(slug, space_id, found)
 
 

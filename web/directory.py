@@ -20,7 +20,7 @@ from psycopg import Error
 from psycopg_pool import PoolTimeout
 
 from models.rules.codes import Code
-from models.rules.window import Mode, Role, Visibility
+from models.rules.spaces import Mode, Role, Visibility
 from models.store import reads
 from models.store.reads import Principal, Space
 from web.coalesce import Coalescer

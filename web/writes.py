@@ -5,7 +5,7 @@ Route and method, transport, bearer and schema come before; then replay look-up,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -16,9 +16,10 @@ from models.ids import uuid7
 from models.rules import ids, outcomes
 from models.rules.canonical import canonical_json, keyed_digest
 from models.rules.codes import Code
+from models.rules.idempotency import ANOTHER_BODY, Remembered, recall
 from models.rules.intents import Intent, Proposal, SlotDigest, Submission, partition_of
 from models.rules.outcomes import Answer
-from models.rules.window import Mode, Remembered
+from models.rules.spaces import Mode
 from models.settings import SecretKey
 from models.store import reads
 from models.store.reads import Principal, Space
@@ -77,7 +78,7 @@ class Writes:
             reply_to="" if detached else self._intake.web_id,
         )
         replay = await self._replay(slots)
-        if replay is not None:
+        if replay:
             _write(resp, submission, replay)
             return
         if self._directory.mode() is Mode.DRAIN:
@@ -103,33 +104,21 @@ class Writes:
             for secret in self._secrets
         )
 
-    async def _remembered(self, wanted: list[tuple[SlotDigest, ...]]) -> list[tuple[SlotDigest, Remembered] | None]:
+    async def _remembered(self, wanted: list[tuple[SlotDigest, ...]]) -> list[Mapping[bytes, Remembered]]:
+        """Return one memory for all: each asks it for its own digests alone."""
         async with self._sql.connection() as connection:
             found = await reads.remembered(connection, [digest.slot for digests in wanted for digest in digests])
-        return [
-            next(
-                (
-                    (digest, found[digest.slot])
-                    for digest in digests
-                    if digest.slot in found and found[digest.slot].secret_id == digest.secret_id
-                ),
-                None,
-            )
-            for digests in wanted
-        ]
+        return [found] * len(wanted)
 
-    async def _replay(self, slots: tuple[SlotDigest, ...]) -> tuple[Answer, ...] | None:
-        """Return the answers of a key used before with this body, None for a key that is new.
+    async def _replay(self, slots: tuple[SlotDigest, ...]) -> tuple[Answer, ...]:
+        """Return the answers of a key used before with this body, none for a key that is new.
 
         Two requests that are new at once are told apart in the window.
         """
-        found = await self._memory(slots) if slots else None
-        if found is None:
-            return None
-        digest, memory = found
-        if memory.request != digest.request:
+        recalled = recall(slots, await self._memory(slots)) if slots else ()
+        if recalled is ANOTHER_BODY:
             raise Refusal(Code.IDEMPOTENCY_KEY_REUSED)
-        return tuple(msgspec.structs.replace(answer, replay_of=memory.append_id) for answer in memory.answers)
+        return recalled
 
 
 def _accept(resp: falcon.asgi.Response, submission: Submission) -> None:

@@ -24,9 +24,9 @@ from models.rules.charter import (
 )
 from models.rules.conflict import DeliveryMode, Kind
 from models.rules.intents import ValidationPolicy
+from models.rules.spaces import Role, Visibility
 from models.rules.tasks import Status
 from models.rules.text import TitleFault
-from models.rules.window import Role, Visibility
 
 IMPORTER: Final = "import"
 """Handle of the agent that counts as the creator of tasks whose file names none."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
 from uuid import UUID
 
 import msgspec
@@ -17,33 +16,14 @@ from models.rules import ids, outcomes
 from models.rules.charter import Bind, CompiledCharter, bind
 from models.rules.codes import Code
 from models.rules.conflict import ConflictKey, task_key
+from models.rules.idempotency import ANOTHER_BODY, Remembered, recall
 from models.rules.intents import CreateTask, Proposal, Sequenced, SlotDigest, Submission, kind_of
 from models.rules.outcomes import Answer, Leader, Occupant, Outcome
+from models.rules.spaces import Mode, Role, Visibility
 from models.rules.tasks import BindView, Status, Task
 
 MEMORY = timedelta(days=30)
 """How long outcomes, windows and the spaces' idempotency rows live; an older intent is dropped, not executed."""
-
-
-class Mode(StrEnum):
-    """Whether fresh effects are admitted."""
-
-    ACTIVE = "active"
-    DRAIN = "drain"
-
-
-class Role(StrEnum):
-    """What a member may do in a space."""
-
-    MEMBER = "member"
-    STEWARD = "steward"
-
-
-class Visibility(StrEnum):
-    """Who may read a space."""
-
-    PUBLIC = "public"
-    MEMBERS = "members"
 
 
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,15 +34,6 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
     revoked: bool
     expires_at: datetime | None
     role: Role | None
-
-
-class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """An Idempotency-Key that was used with success: the body's digest and the answers, by batch position."""
-
-    secret_id: str
-    request: bytes
-    append_id: UUID
-    answers: tuple[Answer, ...]
 
 
 class SpaceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,15 +235,12 @@ class _Run:
 
     def _replay(self, submission: Submission) -> tuple[Answer, ...] | Answer | None:
         """Return the remembered answers of a key used before, a refusal if its body was another, or None."""
-        for digest in submission.slots:
-            for memory in (self._snapshot.remembered, self._in_window):
-                found = memory.get(digest.slot)
-                if found is None or found.secret_id != digest.secret_id:
-                    continue
-                if found.request != digest.request:
-                    return outcomes.refused(Code.IDEMPOTENCY_KEY_REUSED)
-                if found.answers:
-                    return tuple(msgspec.structs.replace(answer, replay_of=found.append_id) for answer in found.answers)
+        for memory in (self._snapshot.remembered, self._in_window):
+            recalled = recall(submission.slots, memory)
+            if recalled is ANOTHER_BODY:
+                return outcomes.refused(Code.IDEMPOTENCY_KEY_REUSED)
+            if recalled:
+                return recalled
         return None
 
     def _admission(self, submission: Submission) -> Answer | None:

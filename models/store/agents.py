@@ -1,4 +1,4 @@
-"""Agents, keys, members and spaces, as operators change them. Contract, section 5.
+"""Agents and their keys, as operators change them. Contract, section 5.
 
 A change that takes something away holds authority's lock and raises its epoch: once it returned, every transaction
 that decides sees it, and every door within a second. One that only adds needs neither.
@@ -17,9 +17,6 @@ import msgspec
 from sqlalchemy import Connection, text
 
 from models.ids import uuid7
-from models.rules.charter import CatalogRow
-from models.rules.intents import partition_of
-from models.rules.window import Role, Visibility
 from models.store.database import exclude_writers
 
 _KEY_ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"
@@ -184,61 +181,23 @@ def list_keys(connection: Connection, handle: str) -> list[KeyRow]:
     ]
 
 
-def revoke_key(connection: Connection, key_id: str) -> None:
-    """Revoke a key; revoking it again changes nothing. No transaction that begins later writes with it.
+def revoke_keys(connection: Connection, key_ids: Iterable[str]) -> None:
+    """Revoke keys; revoking one again changes nothing. No transaction that begins later writes with them.
+
+    One statement for all: every window waits for authority's lock meanwhile.
 
     Raises:
-        UnknownError: there is no such key.
+        UnknownError: one of the keys does not exist; none is revoked.
     """
+    wanted = set(key_ids)
     change_authority(connection)
-    row = connection.execute(
-        text("UPDATE keys SET revoked_at = coalesce(revoked_at, dibs_now()) WHERE id = :id RETURNING id"),
-        {"id": key_id},
-    ).one_or_none()
-    if row is None:
-        raise UnknownError(f"there is no key {key_id!r}")
-
-
-def create_space(connection: Connection, slug: str, *, visibility: Visibility, catalog: tuple[CatalogRow, ...]) -> int:
-    """Create a space with its partition and its first charter, and return its id.
-
-    It takes no authority from anyone and no process remembers that it was not there, so nothing needs to wait.
-
-    Raises:
-        TakenError: the slug is another space's.
-    """
-    row = connection.execute(
-        text(
-            "INSERT INTO spaces (slug, visibility, charter_revision, created_at) VALUES (:slug, :visibility, 1, "
-            "dibs_now()) ON CONFLICT (slug) DO NOTHING RETURNING id"
-        ),
-        {"slug": slug, "visibility": visibility.value},
-    ).one_or_none()
-    if row is None:
-        raise TakenError(f"there is a space {slug!r} already")
-    connection.execute(
-        text("INSERT INTO partitions (name, last_at) VALUES (:name, dibs_now())"), {"name": partition_of(slug)}
+    rows = connection.execute(
+        text("UPDATE keys SET revoked_at = coalesce(revoked_at, dibs_now()) WHERE id = ANY(:ids) RETURNING id"),
+        {"ids": sorted(wanted)},
     )
-    connection.execute(
-        text(
-            "INSERT INTO charters (space_id, revision, catalog, created_at) "
-            "VALUES (:space, 1, CAST(:catalog AS json), dibs_now())"
-        ),
-        {"space": row.id, "catalog": msgspec.json.encode(catalog).decode()},
-    )
-    return int(row.id)
-
-
-def set_members(connection: Connection, space_id: int, members: dict[str, Role]) -> None:
-    """Give agents (by id) their roles in a space; authority's lock must be held unless the space is new."""
-    connection.execute(
-        text(
-            "INSERT INTO members (space_id, agent_id, role, since) SELECT :space, agent, role, dibs_now() "
-            "FROM unnest(CAST(:agents AS text[]), CAST(:roles AS text[])) AS n(agent, role) "
-            "ON CONFLICT (space_id, agent_id) DO UPDATE SET role = excluded.role"
-        ),
-        {"space": space_id, "agents": list(members), "roles": [role.value for role in members.values()]},
-    )
+    missing = wanted - {row.id for row in rows}
+    if missing:
+        raise UnknownError(f"there is no key {min(missing)!r}")
 
 
 def _fresh_key() -> IssuedKey:

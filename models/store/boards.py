@@ -11,9 +11,10 @@ from sqlalchemy import Connection, text
 from models.rules.board import Board, BoardMember, BoardTask, encode_board
 from models.rules.board_tasks import handles_of, import_events, occupants, tasks_of, with_agents
 from models.rules.charter import CatalogRow
-from models.rules.window import Visibility
-from models.store.agents import UnknownError, create_space, ensure_agents, set_members
+from models.rules.spaces import Visibility
+from models.store.agents import UnknownError, ensure_agents
 from models.store.apply import import_tasks
+from models.store.spaces import create_space, set_members
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):

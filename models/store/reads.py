@@ -16,10 +16,11 @@ from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
 from models.rules.conflict import ConflictKey, DeliveryMode, Kind
+from models.rules.idempotency import Remembered
 from models.rules.intents import ValidationPolicy
 from models.rules.outcomes import Outcome
+from models.rules.spaces import Mode, Role, Visibility
 from models.rules.tasks import BindView, Status, Task
-from models.rules.window import Mode, Remembered, Role, Visibility
 from models.store.snapshot import OUTCOME_JSON, OUTCOME_WITH_PAYLOAD_JSON, decode_outcomes
 
 Connection = AsyncConnection[TupleRow]

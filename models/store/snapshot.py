@@ -16,10 +16,12 @@ from sqlalchemy import Connection, text
 from models.rules.charter import CatalogRow, Charter, CompiledCharter, compile_charter
 from models.rules.codes import Code
 from models.rules.conflict import ConflictKey
+from models.rules.idempotency import Remembered
 from models.rules.intents import Sequenced
 from models.rules.outcomes import Answer, Occupant, Outcome
+from models.rules.spaces import Mode, Role, Visibility
 from models.rules.tasks import Status
-from models.rules.window import Authority, Mode, Remembered, Role, Snapshot, SpaceState, Visibility
+from models.rules.window import Authority, Snapshot, SpaceState
 
 
 class FenceLostError(Exception):

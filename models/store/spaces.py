@@ -1,7 +1,7 @@
-"""A space's charter and members, as operators change them. Contract 1.1, 2.7 and 8.
+"""Spaces, their charters and members, as operators change them. Contract 1.1, 2.7 and 8.
 
-Both kinds of change lock the space's partition row, as each of its windows does: a window is decided with what was in
-force before the change or with what is after it, never with some of both.
+A change of charter or members locks the space's partition row, as each of its windows does: a window is decided with what
+was in force before the change or with what is after it, never with some of both.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import msgspec
 from sqlalchemy import Connection, text
 
 from models.rules.charter import CatalogRow, Charter
-from models.rules.window import Role
-from models.store.agents import UnknownError, change_authority, set_members
+from models.rules.intents import partition_of
+from models.rules.spaces import Role, Visibility
+from models.store.agents import TakenError, UnknownError, change_authority
 
 
 class LastStewardError(ValueError):
@@ -45,6 +46,48 @@ _STANDING: Final = text(
 class _Standing(msgspec.Struct, frozen=True):
     agent: str
     role: Role | None
+
+
+def create_space(connection: Connection, slug: str, *, visibility: Visibility, catalog: tuple[CatalogRow, ...]) -> int:
+    """Create a space with its partition and its first charter, and return its id.
+
+    It takes no authority from anyone and no process remembers that it was not there, so nothing needs to wait.
+
+    Raises:
+        TakenError: the slug is another space's.
+    """
+    row = connection.execute(
+        text(
+            "INSERT INTO spaces (slug, visibility, charter_revision, created_at) VALUES (:slug, :visibility, 1, "
+            "dibs_now()) ON CONFLICT (slug) DO NOTHING RETURNING id"
+        ),
+        {"slug": slug, "visibility": visibility.value},
+    ).one_or_none()
+    if row is None:
+        raise TakenError(f"there is a space {slug!r} already")
+    connection.execute(
+        text("INSERT INTO partitions (name, last_at) VALUES (:name, dibs_now())"), {"name": partition_of(slug)}
+    )
+    connection.execute(
+        text(
+            "INSERT INTO charters (space_id, revision, catalog, created_at) "
+            "VALUES (:space, 1, CAST(:catalog AS json), dibs_now())"
+        ),
+        {"space": row.id, "catalog": msgspec.json.encode(catalog).decode()},
+    )
+    return int(row.id)
+
+
+def set_members(connection: Connection, space_id: int, members: dict[str, Role]) -> None:
+    """Give agents (by id) their roles in a space; authority's lock must be held unless the space is new."""
+    connection.execute(
+        text(
+            "INSERT INTO members (space_id, agent_id, role, since) SELECT :space, agent, role, dibs_now() "
+            "FROM unnest(CAST(:agents AS text[]), CAST(:roles AS text[])) AS n(agent, role) "
+            "ON CONFLICT (space_id, agent_id) DO UPDATE SET role = excluded.role"
+        ),
+        {"space": space_id, "agents": list(members), "roles": [role.value for role in members.values()]},
+    )
 
 
 def read_charter(connection: Connection, slug: str) -> Charter:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from models.rules.window import Role, Visibility
+from models.rules.spaces import Role, Visibility
 from models.store import agents as store_agents
+from models.store import spaces as store_spaces
 from models.store.database import admin_engine
 from tests.stack import (
     TITLES,
@@ -84,7 +85,7 @@ def test_who_an_agent_is_says_its_id(service: Stack, board: Board) -> None:
     twins = add_agents(service.database, ["alpha", "\u0430da"])
     with admin_engine(service.database.owner_url).begin() as connection:
         store_agents.change_authority(connection)
-        store_agents.set_members(connection, board.space_id, {agent.id: Role.MEMBER for agent in twins})
+        store_spaces.set_members(connection, board.space_id, {agent.id: Role.MEMBER for agent in twins})
 
     async def scenario(client: httpx.AsyncClient) -> None:
         key = {"Idempotency_Key": "shared"}
@@ -232,7 +233,7 @@ def test_a_revoked_key_is_refused_within_a_second(stack: Callable[..., Stack], b
         for number in range(8):
             assert (await create(client, board, agent, {"title": f"before {number}"})).status_code == 201
         with admin_engine(service.database.owner_url).begin() as connection:
-            store_agents.revoke_key(connection, agent.key_id)
+            store_agents.revoke_keys(connection, [agent.key_id])
         revoked_at = time.monotonic()
         # The window's transaction knows at once, whatever the door believes.
         answer = await create(client, board, agent, {"title": "after"})

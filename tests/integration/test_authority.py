@@ -17,7 +17,7 @@ def change(pipeline: Pipeline, what: str, agent: Agent, board: Board) -> None:
     with admin_engine(pipeline.database.owner_url).begin() as connection:
         match what:
             case "key revoked":
-                store_agents.revoke_key(connection, agent.key_id)
+                store_agents.revoke_keys(connection, [agent.key_id])
             case "key expired":
                 store_agents.change_authority(connection)
                 connection.execute(

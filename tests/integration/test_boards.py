@@ -12,12 +12,13 @@ from sqlalchemy import Connection, Engine
 
 from models.rules.board import BoardError, decode_board
 from models.rules.charter import CatalogRow
+from models.rules.spaces import Role, Visibility
 from models.rules.tasks import Task
-from models.rules.window import Role, Visibility
 from models.store import spaces
-from models.store.agents import TakenError, UnknownError, create_space, ensure_agents
+from models.store.agents import TakenError, UnknownError, ensure_agents
 from models.store.boards import Imported, export_board, import_board
 from models.store.database import admin_engine
+from models.store.spaces import create_space
 from tests.pipeline import Pipeline, counted_statements, propose
 from tests.stack import MAR, TITLES, Database, add_agents, wait_for
 from tests.stack import Board as Space

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from models.rules.codes import Code
-from models.rules.window import Mode
+from models.rules.spaces import Mode
 from models.store import reads
 from models.store.database import async_pool
 from tests.stack import Database, until

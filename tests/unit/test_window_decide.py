@@ -10,8 +10,8 @@ from models.rules.codes import Code
 from models.rules.conflict import DeliveryMode
 from models.rules.intents import CreateTask, Proposal, Sequenced
 from models.rules.outcomes import WHOLE
+from models.rules.spaces import Mode, Role, Visibility
 from models.rules.tasks import Status
-from models.rules.window import Mode, Role, Visibility
 from tests.builders import (
     ALPHA,
     BETA,

@@ -8,7 +8,8 @@ import pytest
 from models.rules.charter import CatalogRow, Charter, compile_charter
 from models.rules.codes import Code
 from models.rules.intents import Sequenced
-from models.rules.window import MEMORY, Mode, bind_window, decide
+from models.rules.spaces import Mode
+from models.rules.window import MEMORY, bind_window, decide
 from tests.builders import (
     ALPHA,
     BETA,

@@ -12,7 +12,7 @@ from models.rules import ids
 from models.rules.codes import Code
 from models.rules.intents import slug_of
 from models.rules.outcomes import Outcome, encode
-from models.rules.window import Role
+from models.rules.spaces import Role
 from models.store import reads
 from models.store.reads import Principal, StoredProposal
 from models.window.front import Front
