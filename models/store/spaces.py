@@ -1,7 +1,7 @@
 """Spaces, their charters and members, as operators change them. Contract 1.1, 2.7 and 8.
 
-A change of charter or members locks the space's partition row, as each of its windows does: a window is decided with what
-was in force before the change or with what is after it, never with some of both.
+A change of charter or members locks the space's partition row, as each of its windows does: a window is decided with
+what was in force before the change or with what is after it, never with some of both.
 """
 
 from __future__ import annotations
