@@ -136,9 +136,10 @@ def issue_keys(
     rows = connection.execute(
         text(
             "INSERT INTO keys (id, agent_id, secret_sha256, operator, created_at, expires_at) "
-            "SELECT n.id, a.id, decode(n.digest, 'hex'), :operator, dibs_now(), dibs_now() + CAST(:life AS interval) "
+            "SELECT n.id, a.id, decode(n.digest, 'hex'), :operator, clock.now, clock.now + CAST(:life AS interval) "
             "FROM unnest(CAST(:ids AS text[]), CAST(:handles AS text[]), CAST(:digests AS text[])) "
-            "AS n(id, handle, digest) JOIN agents a ON a.handle = n.handle RETURNING id"
+            "AS n(id, handle, digest) JOIN agents a ON a.handle = n.handle "
+            "CROSS JOIN (SELECT dibs_now() AS now OFFSET 0) AS clock RETURNING id"
         ),
         {
             "ids": [issued.key_id for issued in made.values()],
