@@ -206,6 +206,22 @@ def test_a_stop_signal_ends_the_care_and_the_programs(tmp_path, number):
     assert signal.getsignal(number) is before
 
 
+def test_ctrl_c_counts_where_a_shell_had_it_ignored_and_a_hang_up_does_not(tmp_path):
+    program = script(tmp_path, "sleeper", SLEEPER)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
+    try:
+        with Supervisor(report=print, pauses=QUICK) as supervisor:
+            supervisor.start(program, stage=1)
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert supervisor.step(0.0)
+            with pytest.raises(StopRequested):
+                os.kill(os.getpid(), signal.SIGINT)
+        assert supervisor.stop_requested
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_a_stop_signal_during_a_start_interrupts_it_and_leaves_quietly(tmp_path):
     program = script(tmp_path, "sleeper", SLEEPER)
     with Supervisor(report=print, pauses=QUICK) as supervisor:
