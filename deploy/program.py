@@ -224,7 +224,9 @@ def tail(log: Path, *, since: int = 0) -> str:
         stream.seek(max(0 if size < since else since, size - _TAIL_BYTES))
         text = stream.read().decode(errors="replace")
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    return " | ".join(lines[-_TAIL_LINES:])[-_TAIL_CHARACTERS:]
+    while len(lines) > _TAIL_LINES or (len(lines) > 1 and len(" | ".join(lines)) > _TAIL_CHARACTERS):
+        del lines[0]
+    return " | ".join(lines)[:_TAIL_CHARACTERS]
 
 
 def _size(log: Path) -> int:

@@ -104,7 +104,8 @@ class StateFolder:
                 descriptor = stack.enter_context(locked(self.path / _LOCK, seconds=_LOCK_SECONDS))
             except LockHeldError:
                 raise StateError(
-                    f"{self.path} is in use by process {self._holder()}: stop that, or choose another --state folder"
+                    f"{self.path} is in use by process {self._holder()}: stop that,"
+                    " or choose another folder with --state (DIBS_STATE)"
                 ) from None
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
@@ -148,10 +149,12 @@ class StateFolder:
                 if self.path.stat().st_uid != os.geteuid():
                     raise self._foreign()
                 if not self._is_state():
-                    raise StateError(f"{self.path} holds other files: choose an empty or a new folder with --state")
+                    raise StateError(
+                        f"{self.path} holds other files: choose an empty or a new folder with --state (DIBS_STATE)"
+                    )
             make_private(self.path)
         except (FileExistsError, NotADirectoryError):
-            raise StateError(f"{self.path} is not a folder: choose another --state folder") from None
+            raise StateError(f"{self.path} is not a folder: choose another folder with --state (DIBS_STATE)") from None
         except PermissionError:
             raise self._foreign() from None
 
@@ -164,7 +167,7 @@ class StateFolder:
     def _foreign(self) -> StateError:
         return StateError(
             f"{self.path} cannot be used by this user (uid {os.geteuid()}): run as the user it belongs to,"
-            " or choose another --state folder"
+            " or choose another folder with --state (DIBS_STATE)"
         )
 
     def _holder(self) -> str:
@@ -186,7 +189,9 @@ class StateFolder:
         try:
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except msgspec.DecodeError as error:
-            raise StateError(f"{path} is damaged ({error}): restore it, or choose another --state folder") from None
+            raise StateError(
+                f"{path} is damaged ({error}): restore it, or choose another folder with --state (DIBS_STATE)"
+            ) from None
 
 
 def fresh_secrets() -> Secrets:

@@ -113,13 +113,11 @@ _MEANINGS: Final[Mapping[Code, _Meaning]] = {
     Code.NOT_A_MEMBER: _Meaning(
         403, "The agent is not a member of this space", "Ask a steward of the space to make you a member."
     ),
-    Code.ROUTE_UNKNOWN: _Meaning(
-        404, "There is no such route", "Check the path against the API's description; nothing is served here."
-    ),
+    Code.ROUTE_UNKNOWN: _Meaning(404, "There is no such route", "Check the path: nothing is served here."),
     Code.SPACE_NOT_FOUND: _Meaning(
         404, "There is no such space for you", "Check the space's slug, or ask a steward for membership."
     ),
-    Code.TASK_NOT_FOUND: _Meaning(404, "There is no such task", "List the space's tasks and use an id from that list."),
+    Code.TASK_NOT_FOUND: _Meaning(404, "There is no such task", "Use an id that a task or the winner of a 409 bears."),
     Code.PROPOSAL_UNKNOWN: _Meaning(
         404,
         "No such proposal is known",

@@ -117,7 +117,7 @@ def occupied(key: ConflictKey, occupant: Occupant, *, actor: str, proposal_id: s
         Code.CONFLICT_KEY_OCCUPIED,
         f"You already created this work as task {occupant.task_id}: go on with it; do not file another."
         if yours
-        else f"Task {occupant.task_id} already is this work: read it, join or claim it, or take other work; "
+        else f"Task {occupant.task_id} already is this work: read it and build on it, or take other work; "
         "do not file it under another name.",
         task_id=occupant.task_id,
         conflict_key=key,
@@ -135,9 +135,12 @@ def occupied(key: ConflictKey, occupant: Occupant, *, actor: str, proposal_id: s
 
 def reserved(key: ConflictKey, leader: Leader, *, actor: str, proposal_id: str) -> Answer:
     """Return the 409 of a proposal that another one of the same window was ahead of."""
+    yours = leader.created_by == actor
     return refused(
         Code.CONFLICT_KEY_RESERVED,
-        f"A proposal ahead of yours won this work as task {leader.task_id}: read it, or take other work; "
+        f"Your own proposal ahead of this one won the work as task {leader.task_id}: go on with that; file no other."
+        if yours
+        else f"A proposal ahead of yours won this work as task {leader.task_id}: read it, or take other work; "
         "do not file it under another name.",
         task_id=leader.task_id,
         conflict_key=key,
@@ -150,7 +153,7 @@ def reserved(key: ConflictKey, leader: Leader, *, actor: str, proposal_id: str) 
         },
         reserved_proposal_id=leader.proposal_id,
         retry_after_ms=RETRY_AFTER_MS,
-        yours=True if leader.created_by == actor else None,
+        yours=True if yours else None,
         proposal_id=proposal_id,
     )
 
