@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, text
 from deploy.folders import write_private
 from models.rules.board import decode_board
 from models.rules.spaces import Role
-from models.store.agents import change_authority, ensure_agents, issue_keys
+from models.store.agents import ensure_agents, issue_keys
 from models.store.boards import import_board
 from models.store.spaces import set_members
 
@@ -42,7 +42,6 @@ def load_demo(engine: Engine, kept: Path) -> Demo:
         space = _space(connection)
         if space is None:
             import_board(connection, decode_board(board_file()))
-            change_authority(connection)
             space = _space(connection)
             assert space is not None
             agents = ensure_agents(connection, (*AGENTS, STEWARD))

@@ -19,7 +19,8 @@ from models.settings import Settings
 from models.store.database import sync_engine
 from models.window import back, front
 from models.window.back import Back
-from tests.stack import Agent, Board, Database, wait_for
+from tests.stack import Agent, Board, Database
+from tests.waiting import wait_for
 from worker.leases import LeaseKeeper
 from worker.process import Processor
 

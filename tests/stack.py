@@ -27,6 +27,7 @@ from models.store import migrate
 from models.store import spaces as store_spaces
 from models.store.database import admin_engine
 from tests.servers import SharedServers, clone_database, drop_database
+from tests.waiting import DEADLINE_SECONDS, POLL_SECONDS, wait_for
 
 ROOT = Path(__file__).parent.parent
 SECRET_KEYS = "k1:" + "s" * 40
@@ -36,19 +37,6 @@ MAR: dict[str, Any] = msgspec.json.decode((ROOT / "tests/data/mar_v0.json").read
 CATALOG = msgspec.convert(MAR["catalog"], tuple[CatalogRow, ...])
 TITLES: dict[int, str] = {row["task"]: row["title"] for row in MAR["titles"]}
 SLOTS: dict[int, str] = {row["task"]: row["slot"] for row in MAR["titles"]}
-DEADLINE_SECONDS = 20.0
-_POLL_SECONDS = 0.01
-
-
-def wait_for(what: str, condition: Callable[[], Any], *, seconds: float = DEADLINE_SECONDS) -> Any:
-    """Return the condition's first true value."""
-    until = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < until, f"waited {seconds:g} s for: {what}"
-        time.sleep(_POLL_SECONDS)
 
 
 async def until(what: str, condition: Callable[[], Any], *, seconds: float = DEADLINE_SECONDS) -> Any:
@@ -61,7 +49,7 @@ async def until(what: str, condition: Callable[[], Any], *, seconds: float = DEA
         if found:
             return found
         assert time.monotonic() < ends, f"waited {seconds:g} s for: {what}"
-        await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 class Database(NamedTuple):

@@ -15,7 +15,8 @@ import pytest
 
 from deploy.servers import EmbeddedServer
 from tests.servers import SharedServers
-from tests.stack import Board, Database, Request, Stack, add_board, headers_of, post_many, until, wait_for
+from tests.stack import Board, Database, Request, Stack, add_board, headers_of, post_many, until
+from tests.waiting import wait_for
 
 RECOVERY_SECONDS = 5.0
 

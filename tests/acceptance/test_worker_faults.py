@@ -11,7 +11,8 @@ from signal import SIGCONT, SIGKILL
 import httpx
 import pytest
 
-from tests.stack import Board, Database, Request, Stack, children_of, headers_of, post_many, until, wait_for
+from tests.stack import Board, Database, Request, Stack, children_of, headers_of, post_many, until
+from tests.waiting import wait_for
 
 STEPS = (
     "fenced",

@@ -9,7 +9,8 @@ from sqlalchemy import text
 from models.store import agents as store_agents
 from models.store.database import admin_engine
 from tests.pipeline import Pipeline, propose
-from tests.stack import TITLES, Agent, Board, add_agents, wait_for
+from tests.stack import TITLES, Agent, Board, add_agents
+from tests.waiting import wait_for
 
 
 def change(pipeline: Pipeline, what: str, agent: Agent, board: Board) -> None:

@@ -20,8 +20,9 @@ from models.store.boards import Imported, export_board, import_board
 from models.store.database import admin_engine
 from models.store.spaces import create_space
 from tests.pipeline import Pipeline, counted_statements, propose
-from tests.stack import MAR, TITLES, Database, add_agents, wait_for
+from tests.stack import MAR, TITLES, Database, add_agents
 from tests.stack import Board as Space
+from tests.waiting import wait_for
 
 LAB = "lab"
 LATEST = "9999-12-31T23:59:59.999999Z"

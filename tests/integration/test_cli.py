@@ -18,7 +18,8 @@ from deploy.postgres import OWNER, SERVICE
 from deploy.program import Child, Launch
 from deploy.state import Addresses, StateFolder
 from tests.servers import SharedServers, drop_database
-from tests.stack import MAR, SECRET_KEYS, TITLES, Database, wait_for
+from tests.stack import MAR, SECRET_KEYS, TITLES, Database
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("DIBS_DATABASE_URL", "DIBS_MIGRATE_DATABASE_URL", "DIBS_SERVICE_ROLE", "DIBS_STATE", "DIBS_REDIS_URL")

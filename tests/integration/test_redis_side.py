@@ -9,7 +9,8 @@ from models.rules.conflict import ConflictKey, DeliveryMode, Kind
 from models.window import back as window_back
 from models.window.back import Back, Reservation
 from tests.pipeline import Pipeline, propose
-from tests.stack import TITLES, wait_for
+from tests.stack import TITLES
+from tests.waiting import wait_for
 
 KEY = ConflictKey(Kind.CREATE_TASK, "task:space:slot:T1", DeliveryMode.RESULT)
 

@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -21,8 +19,8 @@ from deploy.program import Account, Child, Launch
 from deploy.servers import EmbeddedValkey
 from deploy.supervisor import Supervisor
 from tests.servers import clone_database, drop_database, shared_servers, template_database
+from tests.waiting import DEADLINE_SECONDS, is_alive, wait_for
 
-DEADLINE_SECONDS = 30.0
 PASSWORDS = PostgresPasswords(admin="admin/word", owner="owner:word", service="service%word")
 
 
@@ -33,20 +31,6 @@ def is_granted(account: Account) -> bool:
 # The ways to run PostgreSQL that root has on this machine; for everyone else there is at most one.
 ROOTS_WAYS = [each for each in (Account.NAMESPACE, Account.CAPABILITY) if os.geteuid() == 0 and is_granted(each)]
 ACCOUNTS = ROOTS_WAYS or [Account.ANY]
-
-
-def wait_for(what: str, condition: Callable[[], object]) -> None:
-    until = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < until, f"waited {DEADLINE_SECONDS:g} s for: {what}"
-        time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
-    except psutil.NoSuchProcess:
-        return False
 
 
 def new_postgres(folder: Path, **options) -> EmbeddedPostgres:

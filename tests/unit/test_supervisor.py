@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,24 +17,9 @@ from deploy import spawn
 from deploy.folders import DeployError
 from deploy.program import Account, Child, Command, Launch, Program, StopStep, Tie, describe_end, tail
 from deploy.supervisor import Pauses, StopRequested, Supervisor
+from tests.waiting import DEADLINE_SECONDS, is_alive, wait_for
 
 QUICK = Pauses(first=0.01, longest=0.08, good_life=5.0)
-DEADLINE_SECONDS = 20.0
-
-
-def wait_for(what: str, condition: Callable[[], object]) -> None:
-    until = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < until, f"waited {DEADLINE_SECONDS:g} s for: {what}"
-        time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    """A zombie whose parent has not looked yet is dead."""
-    try:
-        return psutil.Process(pid).status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
-    except psutil.NoSuchProcess:
-        return False
 
 
 def script(folder: Path, name: str, code: str, **options) -> Command:
