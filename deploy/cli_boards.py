@@ -21,7 +21,7 @@ from deploy.cli_base import (
 )
 from deploy.folders import DeployError
 from models.rules.board import BoardError, decode_board, decode_catalog
-from models.rules.spaces import Visibility
+from models.rules.spaces import CLAIM_TTL_SECONDS_MAX, Visibility
 from models.store import boards, spaces
 
 space_commands = typer.Typer(no_args_is_help=True, help="Spaces and their boards.")
@@ -42,14 +42,18 @@ def register(app: typer.Typer) -> None:
 def create_space(
     slug: Slug,
     visibility: Annotated[Visibility, typer.Option(help="Who may read it.")] = Visibility.PUBLIC,
+    claim_ttl: Annotated[
+        int | None,
+        typer.Option(min=1, max=CLAIM_TTL_SECONDS_MAX, metavar="SECONDS", help="End claims that are older."),
+    ] = None,
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
     """Create an empty space; give it a steward with `dibs member set`."""
     with service_transaction(state) as connection:
-        spaces.create_space(connection, slug, visibility=visibility, catalog=())
+        spaces.create_space(connection, slug, visibility=visibility, catalog=(), claim_ttl_seconds=claim_ttl)
     if as_json:
-        print_json({"space": slug, "visibility": visibility})
+        print_json({"space": slug, "visibility": visibility, "claim_ttl_seconds": claim_ttl})
     else:
         print_line(f"space {slug} is there, readable for {visibility}")
 
@@ -70,8 +74,8 @@ def import_space(file: File, state: State = DEFAULT_STATE, as_json: AsJson = Fal
         print_json(imported)
     else:
         print_line(
-            f"space {imported.space} is there: tasks {imported.tasks}, members {imported.members},"
-            f" next task {imported.next_task}"
+            f"space {imported.space} is there: tasks {imported.tasks}, notes {imported.notes},"
+            f" members {imported.members}, next task {imported.next_task}"
         )
 
 

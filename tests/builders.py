@@ -5,20 +5,26 @@ Ids and times are fixed, so a failing test fails the same way again.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
+
+import msgspec
 
 from models.rules import ids
 from models.rules.canonical import keyed_digest
 from models.rules.charter import CatalogRow, Charter, CompiledCharter, compile_charter
 from models.rules.conflict import ConflictKey, DeliveryMode, Kind
 from models.rules.idempotency import Remembered
-from models.rules.intents import CreateTask, Proposal, Sequenced, SlotDigest, Submission
-from models.rules.outcomes import Answer, Occupant, Outcome
+from models.rules.intents import CreateTask, Proposal, Sequenced, SlotDigest, Submission, ValidationPolicy
+from models.rules.needs import needs_of
+from models.rules.notes import Note
+from models.rules.outcomes import Answer, Outcome
+from models.rules.plan import Plan
+from models.rules.snapshot import AgentState, Authority, BoardPart, LiveTask, Snapshot, SpaceState, Standing, StoredTask
 from models.rules.spaces import Mode, Role, Visibility
-from models.rules.tasks import Status
-from models.rules.window import Authority, Plan, Snapshot, SpaceState, bind_window, decide
+from models.rules.tasks import LIVE, BindView, Status, Task
+from models.rules.window import bind_window, decide
 
 NOW: Final = datetime(2026, 7, 1, 12, tzinfo=UTC)
 LAB: Final = "lab"
@@ -125,6 +131,7 @@ class Board:
         authorities: Iterable[Authority] = (),
         visibility: Visibility = Visibility.PUBLIC,
         exists: bool = True,
+        claim_ttl: timedelta | None = None,
     ) -> None:
         self.charter = charter() if compiled is None else compiled
         members = {agent: authority(agent=agent) for agent in (ALPHA, BETA, EPSILON)}
@@ -132,14 +139,79 @@ class Board:
         self.authorities = {key_of(agent=agent): given for agent, given in members.items()}
         self.visibility = visibility
         self.exists = exists
+        self.claim_ttl = claim_ttl
         self.next_task = 1
         self.next_event = 1
+        self.next_note = 1
         self.windows = 0
         self.decided: dict[UUID, tuple[Outcome, ...]] = {}
         self.remembered: dict[bytes, Remembered] = {}
-        self.occupants: dict[ConflictKey, Occupant] = {}
+        self.tasks: dict[int, StoredTask] = {}
+        self.notes: dict[int, Note] = {}
+        self.occupants: dict[ConflictKey, int] = {}
+        self.note_occupants: dict[ConflictKey, int] = {}
 
-    def snapshot(self) -> Snapshot:
+    def part(self, entries: Sequence[Sequenced], now: datetime) -> BoardPart:
+        """What a window would load of the board: only what it names or touches."""
+        needs = needs_of(entries, bind_window(entries, self.charter))
+        ttl = self.claim_ttl
+        expired = tuple(
+            number
+            for number, stored in self.tasks.items()
+            if ttl is not None
+            and stored.task.status is Status.CLAIMED
+            and stored.task.claimed_at is not None
+            and stored.task.claimed_at <= now - ttl
+        )
+        named = {number: self.tasks[number] for number in (*needs.tasks, *expired) if number in self.tasks}
+        keys = {*needs.keys, *(stored.task.conflict_key for stored in named.values())}
+        notes = {number: self.notes[number] for number in needs.notes if number in self.notes}
+        note_keys = {*needs.note_keys, *(note.conflict_key for note in notes.values())}
+        roles = {given.agent: given for given in self.authorities.values()}
+        return BoardPart(
+            tasks=named,
+            survivors={
+                number: stored.task.superseded_by
+                for number, stored in self.tasks.items()
+                if stored.task.superseded_by is not None
+            },
+            occupants={key: number for key, number in self.occupants.items() if key in keys},
+            standings=tuple(
+                Standing(
+                    key=stored.task.conflict_key,
+                    task_id=number,
+                    status=stored.task.status,
+                    created_by=stored.task.created_by,
+                    created_at=stored.task.created_at,
+                    held=stored.task.held,
+                )
+                for number, stored in self.tasks.items()
+                if stored.task.conflict_key in keys and (stored.task.status in LIVE or stored.task.held)
+            ),
+            expired=expired,
+            notes=notes,
+            note_occupants={key: number for key, number in self.note_occupants.items() if key in note_keys},
+            agents={
+                agent: AgentState(
+                    handle=agent.removeprefix("agt_"), active=given.agent_active, role=given.role, since=NOW
+                )
+                for agent, given in roles.items()
+                if agent in needs.agents
+            },
+            stewards=frozenset(agent for agent, given in roles.items() if given.role is Role.STEWARD),
+            live=tuple(
+                LiveTask(
+                    id=number,
+                    title=stored.task.title,
+                    requested=stored.task.work_item_id if stored.task.bind.provenance == "request" else None,
+                    conflict_key=stored.task.conflict_key,
+                )
+                for number, stored in self.tasks.items()
+                if needs.live and stored.task.status in LIVE
+            ),
+        )
+
+    def snapshot(self, entries: Sequence[Sequenced] = (), now: datetime = NOW) -> Snapshot:
         """What a window would load now."""
         space = SpaceState(
             id=7,
@@ -147,6 +219,8 @@ class Board:
             visibility=self.visibility,
             next_task=self.next_task,
             next_event=self.next_event,
+            next_note=self.next_note,
+            claim_ttl=self.claim_ttl,
             charter=self.charter,
         )
         return Snapshot(
@@ -154,7 +228,7 @@ class Board:
             authorities=dict(self.authorities),
             decided=dict(self.decided),
             remembered=dict(self.remembered),
-            occupants=dict(self.occupants),
+            board=self.part(entries, now),
         )
 
     def decide(
@@ -169,7 +243,7 @@ class Board:
         return decide(
             entries,
             bind_window(entries, self.charter),
-            self.snapshot(),
+            self.snapshot(entries, now),
             now=now,
             mode=mode,
             window_id=window_id(number=self.windows + 1),
@@ -177,15 +251,31 @@ class Board:
         )
 
     def commit(self, plan: Plan) -> None:
-        """Write a plan."""
+        """Write a plan, minding what SQL would refuse."""
         self.windows += 1
-        self.next_task += len(plan.tasks)
+        for row in plan.tasks:
+            stored = self.tasks.get(row.task.id)
+            assert row.was == (None if stored is None else stored.task.revision), f"another state of {row.task.id}"
+            self.tasks[row.task.id] = StoredTask(task=row.task, ended_at=row.ended_at)
+            self.next_task += row.was is None
+        for row in plan.notes:
+            assert row.new is (row.note.id not in self.notes)
+            self.notes[row.note.id] = row.note
+            self.next_note += row.new
+        for row in plan.occupancies:
+            is_note = (row.after or row.before).note_id is not None
+            kept = self.note_occupants if is_note else self.occupants
+            before = row.before and (row.before.note_id if is_note else row.before.task_id)
+            assert kept.get(row.key) == before, f"another occupant of {row.key}"
+            if row.after is None:
+                del kept[row.key]
+            else:
+                kept[row.key] = row.after.note_id if is_note else row.after.task_id
+        assert [event.number for event in plan.events] == list(
+            range(self.next_event, self.next_event + len(plan.events))
+        )
         self.next_event += len(plan.events)
-        for task in plan.tasks:
-            assert task.conflict_key not in self.occupants, f"two tasks on {task.conflict_key}"
-            self.occupants[task.conflict_key] = Occupant(
-                task_id=task.id, status=task.status, created_by=task.created_by
-            )
+        self.check()
         for outcome in sorted(plan.fresh, key=lambda one: one.position):
             self.decided[outcome.append_id] = (*self.decided.get(outcome.append_id, ()), outcome)
         for row in plan.slots:
@@ -197,6 +287,16 @@ class Board:
                 answers=tuple(outcome.answer for outcome in self.decided[row.append_id]),
             )
 
+    def check(self) -> None:
+        """Every key with a live task has one occupant, a live task of that key; no other key has any."""
+        live: dict[ConflictKey, set[int]] = {}
+        for number, stored in self.tasks.items():
+            assert (stored.ended_at is None) is (stored.task.status in LIVE)
+            if stored.task.status in LIVE:
+                live.setdefault(stored.task.conflict_key, set()).add(number)
+        assert self.occupants.keys() == live.keys()
+        assert all(number in live[key] for key, number in self.occupants.items())
+
     def run(self, *entries: Sequenced, **circumstances: Any) -> Plan:
         """Decide a window and write its plan."""
         plan = self.decide(entries, **circumstances)
@@ -205,7 +305,51 @@ class Board:
 
     def occupy(self, *, key: ConflictKey, task_id: int, status: Status = Status.OPEN, created_by: str = ALPHA) -> None:
         """Let a task of before hold a key."""
-        self.occupants[key] = Occupant(task_id=task_id, status=status, created_by=created_by)
+        self.put(id=task_id, key=key, status=status, created_by=created_by)
+
+    def end(self, key: ConflictKey) -> None:
+        """Let the key's one live task be over."""
+        stored = self.tasks[self.occupants.pop(key)]
+        done = msgspec.structs.replace(stored.task, status=Status.DONE)
+        self.tasks[done.id] = StoredTask(task=done, ended_at=NOW)
+
+    def put(self, **members: Any) -> Task:
+        """Put a task of before on the board; the first live one of a key occupies it."""
+        task = task_of(**members)
+        self.tasks[task.id] = StoredTask(task=task, ended_at=None if task.status in LIVE else task.updated_at)
+        self.next_task = max(self.next_task, task.id + 1)
+        if task.status in LIVE:
+            self.occupants.setdefault(task.conflict_key, task.id)
+        return task
+
+
+def task_of(
+    *,
+    id: int,  # noqa: A002 - the member's name
+    key: ConflictKey | None = None,
+    status: Status = Status.OPEN,
+    created_by: str = ALPHA,
+    created_at: datetime = NOW,
+    **members: Any,
+) -> Task:
+    """A task of before."""
+    mode = key.delivery_mode if key else DeliveryMode.RESULT
+    return Task(
+        id=id,
+        space=LAB,
+        title=f"Work {id}",
+        body="",
+        work_item_id=None,
+        bind=BindView(provenance="title", slot=None, score=None, runner_up=None, charter_revision=1),
+        delivery_mode=mode,
+        validation_policy=members.pop("validation_policy", ValidationPolicy.EVIDENCE),
+        status=status,
+        conflict_key=key or task_key_of(name=f"work {id}"),
+        created_by=created_by,
+        created_at=created_at,
+        updated_at=members.pop("updated_at", created_at),
+        **members,
+    )
 
 
 def window(*submissions: Submission, first_seq: int = 1) -> list[Sequenced]:
@@ -227,6 +371,11 @@ def only(plan: Plan) -> Answer:
     """The answer of a plan that speaks of one proposal."""
     (answer,) = answers(plan).values()
     return answer
+
+
+def written(plan: Plan) -> list[Task]:
+    """The tasks that a plan writes."""
+    return [row.task for row in plan.tasks]
 
 
 def of(plan: Plan, sent: Submission, position: int = 0) -> Answer:

@@ -99,11 +99,11 @@ class Pipeline:
         """Return the engine of the processor that was made last."""
         return self._engines[-1]
 
-    def work(self, processor: Processor | None = None) -> int:
-        """Process what waits, with the usual processor or another one, and return the number of windows."""
+    def work(self, processor: Processor | None = None, *, partition: str | None = None) -> int:
+        """Process what waits on the board or in another partition, and return the number of windows."""
         if processor is None:
             processor = self._usual = self._usual or self.processor()
-        return processor.process(self.board.partition)
+        return processor.process(partition or self.board.partition)
 
     def work_off(self) -> None:
         """Process until nothing waits: a turn ends early where Redis is found to have gone back."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote_to_bytes
 
@@ -18,6 +19,7 @@ import falcon.asgi
 import falcon.inspect
 
 from models.rules.codes import Code
+from web.operations import Operation
 from web.problems import Refusal
 
 BODY_LIMIT_BYTES: Final = 64 * 1024
@@ -57,6 +59,9 @@ _LENGTH_DIGITS: Final = 18
 _BEARER_KEY: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*\Z")
 _IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,200}\Z")
 _QUERY: Final = re.compile(rb"(?:[A-Za-z0-9\-._~!$'()*+,;:@/?=&]|%[0-9A-Fa-f]{2})*+\Z")
+_ENTITY_TAG: Final = r'(?:W/)?"[\x21\x23-\x7e]*+"'
+_ENTITY_TAGS: Final = re.compile(rf"[ \t]*+{_ENTITY_TAG}(?:[ \t]*+,[ \t]*+{_ENTITY_TAG})*+[ \t]*+\Z")
+_REVISIONS: Final = re.compile(r'(?<!/)"([1-9][0-9]{0,9})"')
 # One element of a Prefer list: name, its value if any, parameters. Possessive throughout, so that no header
 # makes the matcher try its spaces twice.
 _TCHARS: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
@@ -144,7 +149,7 @@ def refuse_missing_host(scope: Scope) -> None:
         raise Refusal(Code.HEADER_INVALID, "Send the request with a Host header.")
 
 
-def refuse_query(req: falcon.asgi.Request, allowed: frozenset[str]) -> dict[str, str]:
+def refuse_query(req: falcon.asgi.Request, allowed: AbstractSet[str]) -> dict[str, str]:
     """Return the query's fields, decoded, unless there is one that the route does not take.
 
     Only ``name=value`` pairs pass, each name once, percent-encoded UTF-8 without control characters; ``+`` is
@@ -214,6 +219,22 @@ async def read_body(req: falcon.asgi.Request, limit_bytes: int) -> bytes:
     return body
 
 
+def if_match(req: falcon.asgi.Request) -> tuple[int, ...] | None:
+    """Return the revisions that If-Match allows; None without that header or for ``*``.
+
+    An entity tag that names no revision, a weak one for instance, matches none (RFC 9110, section 13.1.1).
+
+    Raises:
+        Refusal: ``header_invalid`` for anything but ``*`` or a list of entity tags.
+    """
+    value = req.get_header("If-Match")
+    if value is None or value.strip(" \t") == "*":
+        return None
+    if not _ENTITY_TAGS.match(value):
+        raise Refusal(Code.HEADER_INVALID, 'Send If-Match as the ETag that was answered, such as "3".')
+    return tuple(int(digits) for digits in _REVISIONS.findall(value))
+
+
 def bearer(req: falcon.asgi.Request) -> str | None:
     """Return the key of ``Authorization: Bearer KEY`` (RFC 6750), None without that header.
 
@@ -267,9 +288,9 @@ class Edge:
     """Falcon middleware: what holds on every route, once route and method are known to exist.
 
     Refuses a missing Host, repeated headers and every query field that the handler does not declare; the
-    fields then are ``req.context.query``, a dict of strings. A resource declares them by handler, as
-    ``query_fields = {"on_get": frozenset({"cursor", "limit"})}``. Every answer forbids sniffing and, unless
-    its handler says otherwise, storing.
+    fields then are ``req.context.query``, a dict of strings. A resource declares them by handler, in
+    ``operations`` (:mod:`web.operations`). Every answer forbids sniffing and, unless its handler says otherwise,
+    storing.
     """
 
     def __init__(self, app: falcon.asgi.App[Any, Any]) -> None:
@@ -297,8 +318,8 @@ class Edge:
             return
         refuse_missing_host(req.scope)
         refuse_repeated_headers(req.scope)
-        declared: Mapping[str, frozenset[str]] = getattr(resource, "query_fields", {})
-        req.context.query = refuse_query(req, declared.get(handler, _NO_FIELDS))
+        operation: Operation | None = getattr(resource, "operations", {}).get(handler)
+        req.context.query = refuse_query(req, operation.query.keys() if operation else _NO_FIELDS)
 
     async def process_response(
         self,

@@ -17,18 +17,27 @@ from models.rules import ids, outcomes
 from models.rules.canonical import canonical_json, keyed_digest
 from models.rules.codes import Code
 from models.rules.idempotency import ANOTHER_BODY, Remembered, recall
-from models.rules.intents import Intent, Proposal, SlotDigest, Submission, partition_of
+from models.rules.intents import (
+    REFUSED_IN_DRAIN,
+    CreateSpace,
+    Intent,
+    PostNote,
+    Proposal,
+    SlotDigest,
+    Submission,
+    partition_of,
+)
 from models.rules.outcomes import Answer
 from models.rules.spaces import Mode
 from models.settings import SecretKey
 from models.store import reads
-from models.store.reads import Principal, Space
+from models.store.reads import Principal
 from web.coalesce import Coalescer
 from web.directory import Directory
 from web.intake import Intake
 from web.problems import Refusal, dress
 from web.sql import Sql
-from web.transport import idempotency_key, prefer_async
+from web.transport import idempotency_key, if_match, prefer_async
 
 SLOT: Final = "spaces/idempotency-slot"
 REQUEST: Final = "spaces/idempotency-request"
@@ -50,11 +59,15 @@ class Writes:
         resp: falcon.asgi.Response,
         *,
         principal: Principal,
-        space: Space,
+        slug: str,
         intents: Sequence[Intent],
-        batch: bool,
+        batch: bool = False,
+        preconditioned: bool = False,
+        partition: str | None = None,
     ) -> None:
-        """Carry intents through a window of the space and write the answer to ``resp``.
+        """Carry intents of one kind through a window and write the answer to ``resp``.
+
+        ``partition`` is the space's unless another one is given. If-Match counts where ``preconditioned`` is set.
 
         Raises:
             Refusal: the request was refused at the door, or its outcome is not known in time.
@@ -68,20 +81,21 @@ class Writes:
         slots = self._digests(req, principal, key, intents) if key else ()
         submission = Submission(
             id=ids.append_id(uuid7()),
-            partition=partition_of(space.slug),
-            space=space.slug,
+            partition=partition_of(slug) if partition is None else partition,
+            space=slug,
             actor=principal.agent_id,
             key_id=principal.key_id,
             batch=batch,
             proposals=tuple(Proposal.of(intent) for intent in intents),
             slots=slots,
+            if_match=if_match(req) if preconditioned else None,
             reply_to="" if detached else self._intake.web_id,
         )
         replay = await self._replay(slots)
         if replay:
             _write(resp, submission, replay)
             return
-        if self._directory.mode() is Mode.DRAIN:
+        if self._directory.mode() is Mode.DRAIN and type(intents[0]) in REFUSED_IN_DRAIN:
             raise Refusal(Code.WORK_DRAIN_ACTIVE)
         resp.set_header("Dibs-Proposal", ids.format_proposal(submission.id))
         if detached:
@@ -148,8 +162,31 @@ def _write(resp: falcon.asgi.Response, submission: Submission, answers: tuple[An
         resp.status = first.status
         resp.content_type = "application/json"
         resp.data = first.body.encode()
+        named = _named.decode(first.body)
+        if named.revision is not None:
+            resp.etag = str(named.revision)
         if first.status == 201:  # noqa: PLR2004 - HTTP Created
-            resp.set_header("Location", f"/v0/spaces/{submission.space}/tasks/{first.task_id}")
+            resp.set_header("Location", _location(submission, first, named))
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """What an answer's headers repeat of its body."""
+
+    id: int | None = None
+    revision: int | None = None
+
+
+_named: Final = msgspec.json.Decoder(_Named)
+
+
+def _location(submission: Submission, answer: Answer, named: _Named) -> str:
+    match submission.proposals[0].intent:
+        case CreateSpace():
+            return f"/v0/spaces/{submission.space}"
+        case PostNote():
+            return f"/v0/spaces/{submission.space}/tasks/{answer.task_id}/notes/{named.id}"
+        case _:
+            return f"/v0/spaces/{submission.space}/tasks/{answer.task_id}"
 
 
 def batch_body(append_id: UUID, answers: Sequence[Answer]) -> bytes:

@@ -21,12 +21,16 @@ from sqlalchemy.exc import DBAPIError
 from models.ids import uuid7
 from models.rules.charter import CompiledCharter
 from models.rules.codes import Code
+from models.rules.governance import NewCatalog
 from models.rules.intents import Sequenced, slug_of
+from models.rules.needs import needs_of
 from models.rules.outcomes import Answer, Outcome
-from models.rules.window import Bindings, bind_window, decide, leaders, refuse_all
+from models.rules.snapshot import BoardPart, Snapshot
+from models.rules.window import Bindings, bind_window, decide, leaders, parts, refuse_all, takes_authority
 from models.store import snapshot as store
 from models.store.apply import WindowRow, apply
-from models.store.database import share_locks
+from models.store.board_part import live_tasks, load_part
+from models.store.database import exclude_writers, share_locks
 from models.store.partitions import Fence, raise_fence
 from models.store.snapshot import FenceLostError
 from models.trace import trace_of
@@ -68,15 +72,14 @@ class _Job:
         self.charter: CompiledCharter | None = None
         self.bindings: Bindings = {}
 
-    def bind(self, charter: CompiledCharter) -> None:
+    def bind(self, charter: CompiledCharter | None) -> None:
         """Bind every proposal: the long part of a window, done outside of any transaction."""
         self.charter = charter
-        self.bindings = bind_window(self.entries, charter)
+        catalogs = {place: bound for place, bound in self.bindings.items() if isinstance(bound, NewCatalog)}
+        self.bindings = {**bind_window(self.entries, charter), **catalogs}
 
     def reservations(self) -> dict[Reservation, tuple[UUID, int]]:
         """Return a reservation for the first proposal of each key, as far as they are bound."""
-        if not self.bindings:
-            return {}
         by_id = {entry.submission.id: entry.submission for entry in self.entries}
         return {
             Reservation.of(self.partition, key, self.window_id, by_id[append].proposal_id(position)): (append, position)
@@ -165,6 +168,9 @@ class Processor:
         while True:
             closed = self._back.close(partition, token, uuid7())
             if closed is None:
+                if fence is not None and fence.claims_due and not windows:
+                    # Any window ends what is over; without one it is a window of no intents.
+                    self._commit(_Job(partition, Closed(uuid7(), (), 0)), fence, (), first_place=0)
                 return windows
             self._window(partition, closed, fence)
             windows += 1
@@ -177,9 +183,7 @@ class Processor:
             bound.error("entries_dropped", count=closed.corrupt)
         started = time.perf_counter()
         job = _Job(partition, closed)
-        charter = self._charters.get(partition)
-        if charter is not None:
-            job.bind(charter)
+        job.bind(self._charters.get(partition))
         wanted = job.reservations()
         held = self._courtesy.reserve(list(wanted))
         job.held = frozenset(wanted[one] for one in held)
@@ -191,7 +195,7 @@ class Processor:
             # Nothing is stored: nothing can ever come of an intent for a partition that SQL does not know.
             decided = refuse_all(closed.entries, Code.SPACE_NOT_FOUND)
         else:
-            decided = self._commit(job, fence, closed.entries, first_place=0)
+            decided = self._decide(job, fence, closed.entries)
         self._probe("after_commit")
         self._back.finish(
             partition,
@@ -205,11 +209,36 @@ class Processor:
         self._probe("answered")
         bound.info("window", intents=len(decided), ms=round((time.perf_counter() - started) * 1000, 1))
 
+    def _decide(self, job: _Job, fence: Fence, entries: Sequence[Sequenced]) -> list[Outcome]:
+        """Commit a window, part by part where its intents change the rules for those after them."""
+        decided: list[Outcome] = []
+        place = 0
+        for part in parts(entries):
+            self._foresee(job, part)
+            decided += self._commit(job, fence, part, first_place=place)
+            place += sum(len(entry.submission.proposals) for entry in part)
+        return decided
+
+    def _foresee(self, job: _Job, part: Sequence[Sequenced]) -> None:
+        """Bind a board's titles with a catalog that is to come into force, while nobody waits for a lock."""
+        catalogs = [
+            bound for entry in part if isinstance(bound := job.bindings.get((entry.submission.id, 0)), NewCatalog)
+        ]
+        slug = slug_of(job.partition)
+        if not catalogs or slug is None:
+            return
+        with self._engine.connect() as connection, self._keeper.guarding(connection), connection.begin():
+            tasks = live_tasks(connection, slug)
+        for catalog in catalogs:
+            catalog.rebinds(tasks, slug)
+
     def _commit(self, job: _Job, fence: Fence, entries: Sequence[Sequenced], *, first_place: int) -> list[Outcome]:
         """Commit a window; one that fails by something in it is halved, so that only the culprit fails."""
         try:
             return self._attempt(job, fence, entries, first_place=first_place)
         except _WindowFailedError as failure:
+            if not entries:
+                raise OutageError from failure
             if len(entries) == 1:
                 return self._commit_without(job, fence, entries, failure, first_place=first_place)
             half = len(entries) // 2
@@ -311,7 +340,10 @@ class Processor:
             self._keeper.guarding(connection),
             connection.begin() as transaction,
         ):
-            share_locks(connection)
+            if takes_authority(entries):
+                exclude_writers(connection)
+            else:
+                share_locks(connection)
             head = store.lock_partition(connection, job.partition, fence.fence)
             loaded = store.load(connection, entries, head, slug=slug_of(job.partition), known=job.charter)
             fresh = [entry for entry in entries if entry.submission.id not in loaded.decided]
@@ -320,12 +352,21 @@ class Processor:
             space = loaded.space
             if space is not None and space.charter is not job.charter:
                 raise _CharterChangedError(space.charter)
-            keys = (job.bindings[entry.submission.id, pos].key for entry in fresh for pos in _positions(entry))
-            found = store.occupants(connection, space.id, keys) if space is not None else {}
+            board = BoardPart()
+            if space is not None:
+                board = load_part(connection, space, needs_of(fresh, job.bindings), loaded.now)
+            snapshot = Snapshot(
+                space=space,
+                authorities=loaded.authorities,
+                decided=loaded.decided,
+                remembered=loaded.remembered,
+                board=board,
+                slugs=loaded.slugs,
+            )
             plan = decide(
                 entries,
                 job.bindings,
-                store.snapshot(loaded, found),
+                snapshot,
                 now=loaded.now,
                 mode=head.mode,
                 window_id=job.window_id,
@@ -358,10 +399,6 @@ class Processor:
         self._charters.move_to_end(partition)
         if len(self._charters) > _CHARTERS:
             self._charters.popitem(last=False)
-
-
-def _positions(entry: Sequenced) -> range:
-    return range(len(entry.submission.proposals))
 
 
 def _replies(entries: Sequence[Sequenced], decided: Sequence[Outcome]) -> dict[str, list[Reply]]:

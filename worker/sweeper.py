@@ -1,4 +1,4 @@
-"""Finds what was forgotten: partitions whose job was lost, and rows whose time is over."""
+"""Finds what was forgotten: partitions whose job was lost, and claims and rows whose time is over."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from redis import RedisError
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from models.store.partitions import with_claims_due
 from models.store.purge import BATCH, purge_memory
 from models.window.back import Back
 from worker.threads import start_vital
 
 SWEEP_SECONDS: Final = 0.5
+CLAIMS_SECONDS: Final = 1.0
 PURGE_SECONDS: Final = 60.0
 log = structlog.get_logger(__name__)
 
@@ -36,7 +38,7 @@ class Sweeper:
         self._thread.join()
 
     def _run(self) -> None:
-        purged_at = time.monotonic()
+        purged_at = claims_at = time.monotonic()
         while not self._stop.wait(SWEEP_SECONDS):
             try:
                 queued = self._back.sweep(self._name)
@@ -44,9 +46,22 @@ class Sweeper:
                 continue
             if queued:
                 log.info("swept", queued=queued)
+            if time.monotonic() - claims_at >= CLAIMS_SECONDS:
+                claims_at = time.monotonic()
+                self._end_claims()
             if time.monotonic() - purged_at >= PURGE_SECONDS:
                 purged_at = time.monotonic()
                 self._purge()
+
+    def _end_claims(self) -> None:
+        """Wake the partitions in which claims are over: they end in a window, like every change of a board."""
+        try:
+            with self._engine.connect() as connection:
+                due = with_claims_due(connection)
+            if due:
+                log.info("claims_over", partitions=len(due), queued=self._back.nudge(due, self._name))
+        except (DBAPIError, RedisError) as error:
+            log.warning("claims_sweep_failed", kind=type(error).__name__)
 
     def _purge(self) -> None:
         purged = BATCH

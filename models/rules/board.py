@@ -1,4 +1,4 @@
-"""The board file: a space with its catalog, members and tasks as one JSON document. Contract 8 and 2.2.
+"""The board file: a space with its catalog, members, tasks and notes as one JSON document. Contract 8 and 2.2.
 
 Agents stand in it by handle. Reading is strict and complete: a file is either taken whole or refused with a pointer
 to its first fault. Several live tasks on one ConflictKey are no fault; the oldest of them holds it (Contract 2.2).
@@ -24,7 +24,8 @@ from models.rules.charter import (
 )
 from models.rules.conflict import DeliveryMode, Kind
 from models.rules.intents import ValidationPolicy
-from models.rules.spaces import Role, Visibility
+from models.rules.notes import CRITERION_MAX, NoteStatus
+from models.rules.spaces import CLAIM_TTL_SECONDS_MAX, Role, Visibility
 from models.rules.tasks import Status
 from models.rules.text import TitleFault
 
@@ -33,8 +34,6 @@ IMPORTER: Final = "import"
 
 HANDLE_RULE: Final = "1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or a digit"
 SLUG_RULE: Final = "1 to 63 of a-z, 0-9 and '-', the first a letter or a digit"
-FIRST_REVISION: Final = 1
-"""Revision of the charter that a new space begins with."""
 
 # Numbers that every JSON reader keeps exactly.
 _NUMBER_MAX: Final = 2**53 - 1
@@ -121,15 +120,32 @@ class BoardTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     updated_at: Moment | None = None
 
 
+class BoardNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A note; its author by handle. Its ConflictKey is not here: that names the author by an id of the database."""
+
+    id: Id
+    task_id: Id
+    kind: Kind = Kind.POST_REVIEW_NOTE
+    body: str
+    criterion_index: Annotated[int, Meta(ge=0, le=CRITERION_MAX)] | None = None
+    status: NoteStatus = NoteStatus.POSTED
+    created_by: str | None = None
+    received_seq: Annotated[int, Meta(ge=0, le=_NUMBER_MAX)] | None = None
+    window_id: UUID | None = None
+    created_at: Moment | None = None
+    updated_at: Moment | None = None
+
+
 class Board(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A board file."""
+    """A board file. ``claim_ttl_seconds`` stands in it only where claims end by themselves."""
 
     space: str
     visibility: Visibility = Visibility.PUBLIC
+    claim_ttl_seconds: Annotated[int, Meta(ge=1, le=CLAIM_TTL_SECONDS_MAX)] | msgspec.UnsetType = msgspec.UNSET
     catalog: tuple[CatalogRow, ...] = ()
     members: tuple[BoardMember, ...] = ()
     tasks: tuple[BoardTask, ...] = ()
-    notes: tuple[msgspec.Raw, ...] = ()
+    notes: tuple[BoardNote, ...] = ()
 
 
 def is_handle(text: str) -> bool:
@@ -146,11 +162,9 @@ def decode_board(document: bytes) -> Board:
     """Return the board of a file's bytes; what its fields say is looked at by :func:`tasks_of`.
 
     Raises:
-        BoardError: no strict JSON, another shape, or notes, which this version does not keep.
+        BoardError: no strict JSON, or another shape.
     """
     board = _decode(document, Board)
-    if board.notes:
-        raise BoardError("/notes", "notes come with a later version of dibs: nothing was imported")
     _refuse_repeats(document)
     return board
 

@@ -1,4 +1,4 @@
-"""From a board file to the tasks, occupancies and events of a new space. Contract 8 and 2.2."""
+"""From a board file to the tasks of a new space, checked. Contract 8 and 2.2."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from models.rules import outcomes
 from models.rules.board import (
     CATALOG_REASONS,
-    FIRST_REVISION,
     HANDLE_RULE,
     IMPORTER,
     SLUG_RULE,
@@ -24,6 +22,7 @@ from models.rules.board import (
     is_slug,
 )
 from models.rules.charter import (
+    FIRST_REVISION,
     Charter,
     CharterFaultCode,
     CompiledCharter,
@@ -35,7 +34,6 @@ from models.rules.charter import (
 from models.rules.conflict import ConflictKey, task_key
 from models.rules.tasks import BODY_CHARACTERS_MAX, LIVE, BindView, Status, Task, is_body
 from models.rules.text import TitleFault, clean_title
-from models.rules.window import Event
 
 
 def tasks_of(board: Board, *, now: datetime) -> tuple[Task, ...]:
@@ -51,6 +49,8 @@ def tasks_of(board: Board, *, now: datetime) -> tuple[Task, ...]:
         raise BoardError("/space", f"a slug is {SLUG_RULE}")
     check_catalog(board.catalog, at="/catalog")
     _check_members(board.members)
+    for index, note in enumerate(board.notes):
+        _check_handle(note.created_by, f"/notes/{index}/created_by")
     charter = compile_charter(Charter(FIRST_REVISION, board.catalog))
     tasks: dict[int, Task] = {}
     for index, given in enumerate(board.tasks):
@@ -67,6 +67,7 @@ def handles_of(board: Board) -> tuple[str, ...]:
     named = [member.handle for member in board.members]
     for task in board.tasks:
         named += [task.created_by or IMPORTER, *filter(None, (task.holder, task.assigned_to))]
+    named += [note.created_by or IMPORTER for note in board.notes]
     return tuple(sorted(set(named)))
 
 
@@ -92,21 +93,6 @@ def occupants(tasks: Iterable[Task]) -> frozenset[int]:
             if (task.created_at, task.id) < (known.created_at, known.id):
                 oldest[task.conflict_key] = task
     return frozenset(task.id for task in oldest.values())
-
-
-def import_events(tasks: Sequence[Task], *, now: datetime) -> list[Event]:
-    """Return the first events of a space that begins with these tasks: reading them from 0 rebuilds the board."""
-    return [
-        Event(
-            number=number,
-            type="task_imported",
-            at=now,
-            actor=task.created_by,
-            task_id=task.id,
-            data=outcomes.encode(task),
-        )
-        for number, task in enumerate(tasks, start=1)
-    ]
 
 
 def _check_members(members: Sequence[BoardMember]) -> None:
@@ -170,14 +156,14 @@ def _task(given: BoardTask, space: str, charter: CompiledCharter, *, now: dateti
         created_by=IMPORTER if given.created_by is None else given.created_by,
         holder=given.holder,
         assigned_to=given.assigned_to,
-        claimed_at=None if given.claimed_at is None else _utc(given.claimed_at, f"{at}/claimed_at"),
+        claimed_at=None if given.claimed_at is None else utc(given.claimed_at, f"{at}/claimed_at"),
         superseded_by=given.superseded_by,
         held=given.held,
         revision=given.revision,
         received_seq=given.received_seq,
         window_id=None if given.window_id is None else str(given.window_id),
-        created_at=now if given.created_at is None else _utc(given.created_at, f"{at}/created_at"),
-        updated_at=now if given.updated_at is None else _utc(given.updated_at, f"{at}/updated_at"),
+        created_at=now if given.created_at is None else utc(given.created_at, f"{at}/created_at"),
+        updated_at=now if given.updated_at is None else utc(given.updated_at, f"{at}/updated_at"),
     )
 
 
@@ -219,7 +205,12 @@ def _slot(raw: str | None, pointer: str) -> str | None:
     return slot
 
 
-def _utc(moment: datetime, pointer: str) -> datetime:
+def utc(moment: datetime, pointer: str) -> datetime:
+    """Return a moment of the file in UTC.
+
+    Raises:
+        BoardError: UTC has no such date.
+    """
     try:
         return moment.astimezone(UTC)
     except OverflowError:

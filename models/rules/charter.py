@@ -18,6 +18,8 @@ from models.rules.text import TitleFault, clean_title, collapse, tokens
 ROWS_MAX: Final = 1000
 ALIASES_PER_ROW_MAX: Final = 64
 WORK_ITEM_DIGITS_MAX: Final = 18
+FIRST_REVISION: Final = 1
+"""Revision of the charter that a new space begins with."""
 
 BIND_SCORE_MIN: Final = Fraction(7, 20)
 BIND_LEAD_MIN: Final = Fraction(2, 25)

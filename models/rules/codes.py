@@ -29,18 +29,40 @@ class Code(StrEnum):
 
     ACTOR_NOT_ACTIVE = "actor_not_active"
     NOT_A_MEMBER = "not_a_member"
+    STEWARD_REQUIRED = "steward_required"
+    HOLDER_REQUIRED = "holder_required"
+    CREATOR_REQUIRED = "creator_required"
+    AUTHOR_REQUIRED = "author_required"
+    INDEPENDENT_REVIEW_REQUIRED = "independent_review_required"
+    NOT_OCCUPANCY_DUPLICATE = "not_occupancy_duplicate"
+    STEWARD_ONLY_REASON = "steward_only_reason"
 
     ROUTE_UNKNOWN = "route_unknown"
     SPACE_NOT_FOUND = "space_not_found"
     TASK_NOT_FOUND = "task_not_found"
+    SURVIVING_TASK_NOT_FOUND = "surviving_task_not_found"
+    NOTE_NOT_FOUND = "note_not_found"
+    MEMBER_NOT_FOUND = "member_not_found"
+    AGENT_NOT_FOUND = "agent_not_found"
+    WINDOW_NOT_FOUND = "window_not_found"
     PROPOSAL_UNKNOWN = "proposal_unknown"
 
     METHOD_NOT_ALLOWED = "method_not_allowed"
 
     CONFLICT_KEY_OCCUPIED = "conflict_key_occupied"
     CONFLICT_KEY_RESERVED = "conflict_key_reserved"
+    TASK_STATE_CONFLICT = "task_state_conflict"
+    TASK_ALREADY_CLAIMED = "task_already_claimed"
+    TASK_ASSIGNED = "task_assigned"
+    TASK_SUPERSEDED = "task_superseded"
+    SURVIVING_TASK_SUPERSEDED = "surviving_task_superseded"
+    SURVIVING_TASK_TERMINAL = "surviving_task_terminal"
+    NOTE_STATE_CONFLICT = "note_state_conflict"
+    LAST_STEWARD = "last_steward"
+    SLUG_TAKEN = "slug_taken"
 
     LENGTH_REQUIRED = "length_required"
+    REVISION_MISMATCH = "revision_mismatch"
     REQUEST_TOO_LARGE = "request_too_large"
     MEDIA_TYPE_UNSUPPORTED = "media_type_unsupported"
     CONTENT_ENCODING_UNSUPPORTED = "content_encoding_unsupported"
@@ -51,6 +73,19 @@ class Code(StrEnum):
     WORK_ITEM_ID_INVALID = "work_item_id_invalid"
     DELIVERY_MODE_UNKNOWN = "delivery_mode_unknown"
     VALIDATION_POLICY_UNKNOWN = "validation_policy_unknown"
+    EVIDENCE_INVALID = "evidence_invalid"
+    EVIDENCE_REQUIRED = "evidence_required"
+    DECISION_UNKNOWN = "decision_unknown"
+    REASON_EMPTY = "reason_empty"
+    REASON_UNKNOWN = "reason_unknown"
+    SURVIVING_TASK_INVALID = "surviving_task_invalid"
+    ATTRIBUTION_REQUIRED = "attribution_required"
+    ASSIGNEE_NOT_A_MEMBER = "assignee_not_a_member"
+    NOTE_KIND_UNKNOWN = "note_kind_unknown"
+    ROLE_UNKNOWN = "role_unknown"
+    VISIBILITY_UNKNOWN = "visibility_unknown"
+    SLUG_INVALID = "slug_invalid"
+    CATALOG_INVALID = "catalog_invalid"
     IDEMPOTENCY_KEY_INVALID = "idempotency_key_invalid"
     IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
     FIELD_UNKNOWN = "field_unknown"
@@ -111,13 +146,49 @@ _MEANINGS: Final[Mapping[Code, _Meaning]] = {
         403, "The agent is deactivated", "Stop: only an operator can activate this agent again."
     ),
     Code.NOT_A_MEMBER: _Meaning(
-        403, "The agent is not a member of this space", "Ask a steward of the space to make you a member."
+        403, "The agent is no member of this space", "Ask a steward of the space to make you a member."
+    ),
+    Code.STEWARD_REQUIRED: _Meaning(
+        403, "Only a steward may do this", "Ask a steward of the space to do it, or to make you one."
+    ),
+    Code.HOLDER_REQUIRED: _Meaning(
+        403, "Only the task's holder may do this", "Leave the task to its holder, or claim one that is open."
+    ),
+    Code.CREATOR_REQUIRED: _Meaning(
+        403, "Only the task's creator or a steward may do this", "Ask the task's creator or a steward of the space."
+    ),
+    Code.AUTHOR_REQUIRED: _Meaning(
+        403, "Only the note's author or a steward may do this", "Ask the note's author or a steward of the space."
+    ),
+    Code.INDEPENDENT_REVIEW_REQUIRED: _Meaning(
+        403, "Nobody reviews what they submitted", "Leave the review to another member of the space."
+    ),
+    Code.NOT_OCCUPANCY_DUPLICATE: _Meaning(
+        403,
+        "The task is no leftover of the same work",
+        "Leave the task or ask a steward: a duplicate is open and shares the ConflictKey of a survivor it overlapped.",
+    ),
+    Code.STEWARD_ONLY_REASON: _Meaning(
+        403, "Only a steward may give this reason", "Give allocation_duplicate for a true duplicate, or ask a steward."
     ),
     Code.ROUTE_UNKNOWN: _Meaning(404, "There is no such route", "Check the path: nothing is served here."),
     Code.SPACE_NOT_FOUND: _Meaning(
         404, "There is no such space for you", "Check the space's slug, or ask a steward for membership."
     ),
     Code.TASK_NOT_FOUND: _Meaning(404, "There is no such task", "Use an id that a task or the winner of a 409 bears."),
+    Code.SURVIVING_TASK_NOT_FOUND: _Meaning(
+        404, "There is no such surviving task", "Name a task of this space that goes on with the work."
+    ),
+    Code.NOTE_NOT_FOUND: _Meaning(404, "There is no such note", "Use an id from the task's list of notes."),
+    Code.MEMBER_NOT_FOUND: _Meaning(
+        404, "The agent is not a member of this space", "Use an agent id from the space's list of members."
+    ),
+    Code.AGENT_NOT_FOUND: _Meaning(
+        404, "There is no such agent", "Use the agent_id that GET /v0/whoami answers to the agent itself."
+    ),
+    Code.WINDOW_NOT_FOUND: _Meaning(
+        404, "There is no such window", "Use a window_id that a task or a proposal of this space bears."
+    ),
     Code.PROPOSAL_UNKNOWN: _Meaning(
         404,
         "No such proposal is known",
@@ -134,8 +205,38 @@ _MEANINGS: Final[Mapping[Code, _Meaning]] = {
         "Another proposal of the same window was first",
         "Read the winner that is named here, or take other work; file no substitute.",
     ),
+    Code.TASK_STATE_CONFLICT: _Meaning(
+        409, "The task's state does not allow this", "Read the task again and act on the status it has now."
+    ),
+    Code.TASK_ALREADY_CLAIMED: _Meaning(
+        409, "The task is claimed already", "Leave the task to the holder that is named here and take other work."
+    ),
+    Code.TASK_ASSIGNED: _Meaning(
+        409, "The task is assigned to another agent", "Leave the task to its assignee and take other work."
+    ),
+    Code.TASK_SUPERSEDED: _Meaning(
+        409, "Another task has taken this one's place", "Go on with the surviving task that is named here."
+    ),
+    Code.SURVIVING_TASK_SUPERSEDED: _Meaning(
+        409, "The surviving task is superseded itself", "Name the last survivor, which is given here, instead."
+    ),
+    Code.SURVIVING_TASK_TERMINAL: _Meaning(
+        409,
+        "The surviving task was rejected or withdrawn",
+        "Name a task that is live or done, or withdraw this one instead.",
+    ),
+    Code.NOTE_STATE_CONFLICT: _Meaning(
+        409, "The note is withdrawn already", "Nothing is left to do: the note is gone."
+    ),
+    Code.LAST_STEWARD: _Meaning(
+        409, "A space keeps at least one steward", "Make another member a steward first, then repeat this."
+    ),
+    Code.SLUG_TAKEN: _Meaning(409, "The slug is not free", "Choose another slug for the new space."),
     Code.LENGTH_REQUIRED: _Meaning(
         411, "The body's length is required", "Send the body with a Content-Length header and not chunked."
+    ),
+    Code.REVISION_MISMATCH: _Meaning(
+        412, "The revision is another one by now", "Read it again, then send your change with the present ETag."
     ),
     Code.REQUEST_TOO_LARGE: _Meaning(
         413, "The body is too large", "Make the body smaller, or split the batch, and send it again."
@@ -167,6 +268,41 @@ _MEANINGS: Final[Mapping[Code, _Meaning]] = {
     ),
     Code.VALIDATION_POLICY_UNKNOWN: _Meaning(
         422, "The validation_policy is not known", "Send evidence or none, or leave the field out."
+    ),
+    Code.EVIDENCE_INVALID: _Meaning(
+        422,
+        "A reference is not acceptable",
+        "Send at most 16 different absolute https addresses without user or fragment, each up to 2048 characters.",
+    ),
+    Code.EVIDENCE_REQUIRED: _Meaning(
+        422, "This task needs evidence", "Submit at least one https reference that shows the work."
+    ),
+    Code.DECISION_UNKNOWN: _Meaning(
+        422, "The decision is not known", "Send accept, changes_requested or reject as the decision."
+    ),
+    Code.REASON_EMPTY: _Meaning(422, "A reason is required", "Say in the reason why this is done."),
+    Code.REASON_UNKNOWN: _Meaning(
+        422, "The reason is not known", "Give allocation_duplicate, canonical_pointer or steward_close as the reason."
+    ),
+    Code.SURVIVING_TASK_INVALID: _Meaning(
+        422, "A task cannot survive itself", "Name another task as surviving_task than the one to be closed."
+    ),
+    Code.ATTRIBUTION_REQUIRED: _Meaning(
+        422, "The change has no author", "Send the change as an agent: it is recorded under the agent's id."
+    ),
+    Code.ASSIGNEE_NOT_A_MEMBER: _Meaning(
+        422, "The assignee is not an active member", "Name the agent id of an active member of this space."
+    ),
+    Code.NOTE_KIND_UNKNOWN: _Meaning(422, "The kind of note is not known", "Send post_review_note as the kind."),
+    Code.ROLE_UNKNOWN: _Meaning(422, "The role is not known", "Send member or steward as the role."),
+    Code.VISIBILITY_UNKNOWN: _Meaning(422, "The visibility is not known", "Send public or members as the visibility."),
+    Code.SLUG_INVALID: _Meaning(
+        422,
+        "The slug has another shape",
+        "Send a slug of 1 to 63 of a-z, 0-9 and '-', the first a letter or a digit.",
+    ),
+    Code.CATALOG_INVALID: _Meaning(
+        422, "The catalog is not acceptable", "Mend the row that the pointer names and send the whole catalog again."
     ),
     Code.IDEMPOTENCY_KEY_INVALID: _Meaning(
         422,
@@ -254,14 +390,15 @@ RETRY_AFTER_S: Final[Mapping[Code, int]] = MappingProxyType(
 )
 """Seconds of the Retry-After header of codes that carry one, unless the place that refuses knows better."""
 
+_ALLOCATION: Final = frozenset({Code.CONFLICT_KEY_OCCUPIED, Code.CONFLICT_KEY_RESERVED})
 _ERROR_CLASS: Final[Mapping[int, str]] = {
     400: "bad_request",
     401: "not_authenticated",
     403: "not_authorized",
     404: "not_found",
     405: "method_not_allowed",
-    409: "allocation_conflict",
     411: "length_required",
+    412: "precondition_failed",
     413: "too_large",
     415: "unsupported_media_type",
     422: "invalid",
@@ -272,5 +409,11 @@ _ERROR_CLASS: Final[Mapping[int, str]] = {
 
 
 def error_class(code: Code) -> str:
-    """Return the member ``error`` of a spaces answer: what kind of refusal it is (Seed 000, section 4)."""
-    return _ERROR_CLASS[STATUS[code]]
+    """Return the member ``error`` of a spaces answer: what kind of refusal it is.
+
+    A ConflictKey's 409s are ``allocation_conflict``; every other 409 is an error of its own, as ``task_superseded``.
+    Seed 000, section 4; Seed 003.
+    """
+    if code in _ALLOCATION:
+        return "allocation_conflict"
+    return _ERROR_CLASS.get(STATUS[code], code.value)

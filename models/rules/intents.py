@@ -7,13 +7,16 @@ upon as it is. Contract, section 1.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from models.rules import ids
-from models.rules.canonical import payload_sha256
+from models.rules.canonical import payload_sha256, sha256_hex
+from models.rules.charter import CatalogRow
 from models.rules.conflict import DeliveryMode
+from models.rules.spaces import Role, Visibility
 
 
 class ValidationPolicy(StrEnum):
@@ -23,7 +26,27 @@ class ValidationPolicy(StrEnum):
     NONE = "none"
 
 
-class CreateTask(msgspec.Struct, frozen=True, tag_field="kind", tag="create_task"):
+class Decision(StrEnum):
+    """What a review says of submitted work."""
+
+    ACCEPT = "accept"
+    CHANGES_REQUESTED = "changes_requested"
+    REJECT = "reject"
+
+
+class CloseReason(StrEnum):
+    """Why a leftover is closed. Seed 003, "Reasons"."""
+
+    ALLOCATION_DUPLICATE = "allocation_duplicate"
+    CANONICAL_POINTER = "canonical_pointer"
+    STEWARD_CLOSE = "steward_close"
+
+
+class _Intent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    pass
+
+
+class CreateTask(_Intent, frozen=True, tag="create_task"):
     """A new task. ``title`` is cleaned and ``work_item_id`` normalised; neither is bound to a slot yet."""
 
     title: str
@@ -33,10 +56,131 @@ class CreateTask(msgspec.Struct, frozen=True, tag_field="kind", tag="create_task
     validation_policy: ValidationPolicy = ValidationPolicy.EVIDENCE
 
 
-_SPACE = "space:"
+class _TaskIntent(_Intent, frozen=True):
+    task_id: int
 
-Intent = CreateTask
-"""Every kind of write; becomes a union as kinds are added."""
+
+class ClaimTask(_TaskIntent, frozen=True, tag="claim_task"):
+    """Take an open task, or the one that was assigned to the actor."""
+
+
+class AssignTask(_TaskIntent, frozen=True, tag="assign_task"):
+    """Give a task to a member, by agent id."""
+
+    assignee: str
+
+
+class ReleaseTask(_TaskIntent, frozen=True, tag="release_task"):
+    """Give a task back."""
+
+
+class SubmitTask(_TaskIntent, frozen=True, tag="submit_task"):
+    """Hand work in: up to 16 https references and a note."""
+
+    evidence: tuple[str, ...] = ()
+    note: str = ""
+
+
+class ReviewTask(_TaskIntent, frozen=True, tag="review_task"):
+    """Judge work that another member handed in."""
+
+    decision: Decision
+    note: str = ""
+
+
+class WithdrawTask(_TaskIntent, frozen=True, tag="withdraw_task"):
+    """Take a task off the board before it is done."""
+
+    reason: str
+
+
+class ReopenTask(_TaskIntent, frozen=True, tag="reopen_task"):
+    """Put an ended task back on the board: a new occupancy of its ConflictKey."""
+
+
+class HoldTask(_TaskIntent, frozen=True, tag="hold_task"):
+    """Let no new task take the ConflictKey of this one."""
+
+    reason: str
+
+
+class UnholdTask(_TaskIntent, frozen=True, tag="unhold_task"):
+    """End a hold."""
+
+    reason: str
+
+
+class SupersedeTask(_TaskIntent, frozen=True, tag="supersede_task"):
+    """Close a leftover in favour of a surviving task. Seed 003.
+
+    ``reason`` is as it was sent: what it means is decided in the window, so that a denial is on record too.
+    """
+
+    surviving_task: int
+    reason: str
+
+
+class PostNote(_TaskIntent, frozen=True, tag="post_review_note"):
+    """Post a review note, on one criterion or on the whole."""
+
+    body: str
+    criterion_index: int | None = None
+
+
+class WithdrawNote(_Intent, frozen=True, tag="withdraw_note"):
+    """Take a note back. ``task_id`` is the task it was asked for under, None where the path names none."""
+
+    note_id: int
+    task_id: int | None = None
+
+
+class SetCharter(_Intent, frozen=True, tag="set_charter"):
+    """Put a valid catalog in force as the next revision."""
+
+    catalog: tuple[CatalogRow, ...]
+
+
+class SetMember(_Intent, frozen=True, tag="set_member"):
+    """Give an agent, by id, a role."""
+
+    agent: str
+    role: Role
+
+
+class RemoveMember(_Intent, frozen=True, tag="remove_member"):
+    """Take an agent's role."""
+
+    agent: str
+
+
+class CreateSpace(_Intent, frozen=True, tag="create_space"):
+    """A new space whose creator is its steward; the submission's ``space`` is its slug."""
+
+    visibility: Visibility = Visibility.PUBLIC
+    claim_ttl_seconds: int | None = None
+    catalog: tuple[CatalogRow, ...] = ()
+
+
+LifeIntent = (
+    ClaimTask | AssignTask | ReleaseTask | SubmitTask | ReviewTask | WithdrawTask | ReopenTask | HoldTask | UnholdTask
+)
+"""Steps in the life of one task, each a row or more of the table in :mod:`models.rules.tasks`."""
+
+Governance = SetCharter | SetMember | RemoveMember
+"""Changes of the rules by which a space's other writes are decided: each is decided in a transaction of its own."""
+
+Intent = CreateTask | LifeIntent | SupersedeTask | PostNote | WithdrawNote | Governance | CreateSpace
+"""Every kind of write."""
+
+REFUSED_IN_DRAIN: Final = frozenset(
+    {CreateSpace, CreateTask, PostNote, ClaimTask, AssignTask, SubmitTask, ReviewTask, ReopenTask}
+)
+"""Kinds that begin something new, which drain refuses; what ends or tidies goes on. Contract 4."""
+
+_SPACE: Final = "space:"
+_ACTOR: Final = "a:"
+ACTOR_PARTITIONS: Final = 16
+"""Partitions in which creations of spaces are ordered, ``a:00`` and on. Their rows are made by a migration."""
 
 
 def kind_of(intent: Intent) -> str:
@@ -72,14 +216,21 @@ def partition_of(slug: str) -> str:
     return _SPACE + slug
 
 
-def slug_of(partition: str) -> str:
-    """Return the space of a partition."""
-    return partition.removeprefix(_SPACE)
+def actor_partition(actor: str) -> str:
+    """Return the partition in which an actor's creations of spaces are ordered (Contract 1)."""
+    return f"{_ACTOR}{int(sha256_hex(actor.encode()), 16) % ACTOR_PARTITIONS:02}"
+
+
+def slug_of(partition: str) -> str | None:
+    """Return the space of a partition, None for one that orders no space's writes."""
+    return partition.removeprefix(_SPACE) if partition.startswith(_SPACE) else None
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """What one request appends to a partition's window: one proposal, or a batch that shares a received_seq.
 
+    The proposals of a batch are of one kind. ``if_match`` holds the revisions that If-Match allows (task, or charter),
+    None without that header.
     ``slots`` holds a digest for each configured secret, the signing one first; it is empty without an
     Idempotency-Key. ``reply_to`` names the web process that waits.
     """
@@ -92,6 +243,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     batch: bool = False
     proposals: tuple[Proposal, ...]
     slots: tuple[SlotDigest, ...] = ()
+    if_match: tuple[int, ...] | None = None
     reply_to: str = ""
 
     def in_order(self) -> list[tuple[int, Proposal]]:

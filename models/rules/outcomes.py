@@ -13,6 +13,7 @@ import msgspec
 
 from models.rules.codes import ADVICE, RETRYABLE, STATUS, TITLE, Code, error_class
 from models.rules.conflict import ConflictKey
+from models.rules.notes import NoteStatus
 from models.rules.tasks import Status, Task
 
 PROBLEM_TYPE: Final = "urn:dibs:problem:"
@@ -75,11 +76,12 @@ class Occupant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leader(msgspec.Struct, frozen=True, kw_only=True):
-    """The proposal of the same window that reserved a ConflictKey first, and the task it became."""
+    """The proposal of the same window that reserved a ConflictKey first, and the task or the task's note it became."""
 
     proposal_id: str
     task_id: int
     created_by: str
+    note_id: int | None = None
 
 
 def problem(code: Code, detail: str, **members: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON members
@@ -122,25 +124,46 @@ def occupied(key: ConflictKey, occupant: Occupant, *, actor: str, proposal_id: s
         task_id=occupant.task_id,
         conflict_key=key,
         outcome="redirect",
-        winner={
-            "type": "task",
-            "id": occupant.task_id,
-            "status": occupant.status.value,
-            "created_by": occupant.created_by,
-        },
+        winner=_winner(occupant),
         yours=True if yours else None,
         proposal_id=proposal_id,
     )
 
 
+def held(key: ConflictKey, holding: Occupant, *, actor: str, proposal_id: str) -> Answer:
+    """Return the 409 of a proposal whose ConflictKey a steward keeps from new tasks. Contract 2.2."""
+    return refused(
+        Code.CONFLICT_KEY_OCCUPIED,
+        f"A steward holds this work at task {holding.task_id}: read it and take other work until the hold ends; "
+        "do not file it under another name.",
+        task_id=holding.task_id,
+        conflict_key=key,
+        outcome="idle",
+        held=True,
+        winner=_winner(holding),
+        yours=True if holding.created_by == actor else None,
+        proposal_id=proposal_id,
+    )
+
+
+def _winner(occupant: Occupant) -> dict[str, Any]:
+    return {
+        "type": "task",
+        "id": occupant.task_id,
+        "status": occupant.status.value,
+        "created_by": occupant.created_by,
+    }
+
+
 def reserved(key: ConflictKey, leader: Leader, *, actor: str, proposal_id: str) -> Answer:
     """Return the 409 of a proposal that another one of the same window was ahead of."""
     yours = leader.created_by == actor
+    work = f"task {leader.task_id}" if leader.note_id is None else f"note {leader.note_id}"
     return refused(
         Code.CONFLICT_KEY_RESERVED,
-        f"Your own proposal ahead of this one won the work as task {leader.task_id}: go on with that; file no other."
+        f"Your own proposal ahead of this one became {work}: go on with that; file no other."
         if yours
-        else f"A proposal ahead of yours won this work as task {leader.task_id}: read it, or take other work; "
+        else f"A proposal ahead of yours won this work as {work}: read it, or take other work; "
         "do not file it under another name.",
         task_id=leader.task_id,
         conflict_key=key,
@@ -149,6 +172,7 @@ def reserved(key: ConflictKey, leader: Leader, *, actor: str, proposal_id: str) 
             "type": "reserved_intent",
             "id": leader.proposal_id,
             "task_id": leader.task_id,
+            **({} if leader.note_id is None else {"note_id": leader.note_id}),
             "created_by": leader.created_by,
         },
         reserved_proposal_id=leader.proposal_id,
@@ -158,9 +182,28 @@ def reserved(key: ConflictKey, leader: Leader, *, actor: str, proposal_id: str) 
     )
 
 
+def noted(key: ConflictKey, note_id: int, *, task_id: int, author: str, proposal_id: str) -> Answer:
+    """Return the 409 of a note that its author posted before the window. Contract 2.3."""
+    return refused(
+        Code.CONFLICT_KEY_OCCUPIED,
+        f"You said this already in note {note_id}: nothing is left to do; withdraw that one to say it anew.",
+        task_id=task_id,
+        conflict_key=key,
+        outcome="redirect",
+        winner={"type": "note", "id": note_id, "status": NoteStatus.POSTED.value, "created_by": author},
+        yours=True,
+        proposal_id=proposal_id,
+    )
+
+
 def created(task: Task) -> Answer:
     """Return the 201 whose body is the task itself."""
     return Answer(status=201, body=encode(task), task_id=task.id)
+
+
+def done(body: object, *, task_id: int | None = None) -> Answer:
+    """Return a 200 with what the change has made."""
+    return Answer(status=200, body=encode(body), task_id=task_id)
 
 
 def encode(value: object) -> str:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import msgspec
 
 from models.rules.charter import Bind, Score
 from models.rules.conflict import ConflictKey, DeliveryMode
-from models.rules.intents import ValidationPolicy
+from models.rules.intents import (
+    AssignTask,
+    ClaimTask,
+    Decision,
+    HoldTask,
+    LifeIntent,
+    ReleaseTask,
+    ReopenTask,
+    ReviewTask,
+    SubmitTask,
+    UnholdTask,
+    ValidationPolicy,
+    WithdrawTask,
+)
 
 
 class Status(StrEnum):
@@ -29,6 +44,61 @@ class Status(StrEnum):
 LIVE: frozenset[Status] = frozenset({Status.OPEN, Status.CLAIMED, Status.ASSIGNED, Status.IN_REVIEW})
 """States in which a task occupies its ConflictKey."""
 
+
+class Who(StrEnum):
+    """Whom a transition is open to, among the members of the space."""
+
+    MEMBER = "any member"
+    STEWARD = "a steward"
+    ASSIGNEE = "its assignee"
+    HOLDER = "its holder"
+    HOLDER_OR_STEWARD = "its holder or a steward"
+    CREATOR_OR_STEWARD = "its creator or a steward"
+    NOT_SUBMITTER = "a member other than its submitter"
+
+
+class Transition(NamedTuple):
+    """A row of the table: from these states to that one (None: the state stays), for whom, and the event's type."""
+
+    sources: frozenset[Status]
+    target: Status | None
+    who: Who
+    event: str
+
+
+def _row(sources: str, target: Status | None, who: Who, event: str) -> Transition:
+    return Transition(frozenset(map(Status, sources.split())), target, who, event)
+
+
+_ANY = " ".join(Status)
+
+TRANSITIONS: Final[Mapping[tuple[type[LifeIntent], Decision | None], tuple[Transition, ...]]] = MappingProxyType(
+    {
+        (ClaimTask, None): (
+            _row("open", Status.CLAIMED, Who.MEMBER, "task_claimed"),
+            _row("assigned", Status.CLAIMED, Who.ASSIGNEE, "task_claimed"),
+        ),
+        (AssignTask, None): (_row("open claimed", Status.ASSIGNED, Who.STEWARD, "task_assigned"),),
+        (ReleaseTask, None): (_row("claimed assigned", Status.OPEN, Who.HOLDER_OR_STEWARD, "task_released"),),
+        (SubmitTask, None): (_row("claimed assigned", Status.IN_REVIEW, Who.HOLDER, "task_submitted"),),
+        (ReviewTask, Decision.ACCEPT): (_row("in_review", Status.DONE, Who.NOT_SUBMITTER, "task_reviewed"),),
+        (ReviewTask, Decision.CHANGES_REQUESTED): (
+            _row("in_review", Status.CLAIMED, Who.NOT_SUBMITTER, "task_reviewed"),
+        ),
+        (ReviewTask, Decision.REJECT): (_row("in_review", Status.REJECTED, Who.NOT_SUBMITTER, "task_reviewed"),),
+        (WithdrawTask, None): (
+            _row("open claimed assigned", Status.WITHDRAWN, Who.CREATOR_OR_STEWARD, "task_withdrawn"),
+        ),
+        (ReopenTask, None): (_row("done rejected withdrawn", Status.OPEN, Who.STEWARD, "task_reopened"),),
+        (HoldTask, None): (_row(_ANY, None, Who.STEWARD, "task_held"),),
+        (UnholdTask, None): (_row(_ANY, None, Who.STEWARD, "task_unheld"),),
+    }
+)
+"""The life of a task: every step that its members and stewards can take, by kind and, for a review, its decision.
+
+While a task is in review its holder is its submitter. Superseding has rules of its own, in
+:mod:`models.rules.leftovers`. Contract 2.2.
+"""
 
 BODY_CHARACTERS_MAX: Final = 8000
 

@@ -12,104 +12,80 @@ from uuid import UUID
 
 import msgspec
 
-from models.rules import ids, outcomes
-from models.rules.charter import Bind, CompiledCharter, bind
+from models.rules import creation, governance, ids, leftovers, life, outcomes, review_notes
+from models.rules.charter import CompiledCharter, bind
 from models.rules.codes import Code
 from models.rules.conflict import ConflictKey, task_key
+from models.rules.desk import Desk
+from models.rules.governance import NewCatalog
 from models.rules.idempotency import ANOTHER_BODY, Remembered, recall
-from models.rules.intents import CreateTask, Proposal, Sequenced, SlotDigest, Submission, kind_of
-from models.rules.outcomes import Answer, Leader, Occupant, Outcome
-from models.rules.spaces import Mode, Role, Visibility
-from models.rules.tasks import BindView, Status, Task
+from models.rules.intents import (
+    REFUSED_IN_DRAIN,
+    CreateSpace,
+    CreateTask,
+    Governance,
+    Intent,
+    PostNote,
+    Proposal,
+    RemoveMember,
+    Sequenced,
+    SetCharter,
+    SetMember,
+    Submission,
+    SupersedeTask,
+    WithdrawNote,
+    kind_of,
+)
+from models.rules.outcomes import Answer, Outcome
+from models.rules.plan import NewSpace, Plan, SlotRow
+from models.rules.ruling import Bound, Caller, Ruling
+from models.rules.snapshot import Snapshot
+from models.rules.spaces import Mode, Visibility
 
 MEMORY = timedelta(days=30)
 """How long outcomes, windows and the spaces' idempotency rows live; an older intent is dropped, not executed."""
 
 
-class Authority(msgspec.Struct, frozen=True, kw_only=True):
-    """What a key may do now: the agent it speaks for, whether both are in force, and the agent's role here."""
+Binding = Bound | NewCatalog
+"""What can be worked out of an intent before its window's transaction: a key, or a catalog that is ready to bind."""
 
-    agent: str
-    agent_active: bool
-    revoked: bool
-    expires_at: datetime | None
-    role: Role | None
+Bindings = Mapping[tuple[UUID, int], Binding]
+"""Bindings by submission and position, for the kinds that have one."""
 
 
-class SpaceState(msgspec.Struct, frozen=True, kw_only=True):
-    """A space as its partition's lock holder sees it."""
-
-    id: int
-    slug: str
-    visibility: Visibility
-    next_task: int
-    next_event: int
-    charter: CompiledCharter
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one window's decision may depend on, read under its locks."""
-
-    space: SpaceState | None
-    authorities: Mapping[str, Authority]
-    decided: Mapping[UUID, tuple[Outcome, ...]]
-    remembered: Mapping[bytes, Remembered]
-    occupants: Mapping[ConflictKey, Occupant]
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of a space's board, numbered without gaps. ``data`` is JSON that rebuilds the change."""
-
-    number: int
-    type: str
-    at: datetime
-    actor: str
-    task_id: int
-    data: str
-
-
-class SlotRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An Idempotency-Key to remember, under the secret that signs."""
-
-    digest: SlotDigest
-    append_id: UUID
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the transaction writes, and what it answers from before.
-
-    ``fresh`` outcomes are new rows; ``known`` ones were committed by an earlier run of the same submission.
-    """
-
-    tasks: tuple[Task, ...]
-    events: tuple[Event, ...]
-    slots: tuple[SlotRow, ...]
-    fresh: tuple[Outcome, ...]
-    known: tuple[Outcome, ...]
-
-
-class Bound(msgspec.Struct, frozen=True):
-    """A proposal's binding and the ConflictKey that follows from it."""
-
-    bind: Bind
-    key: ConflictKey
-
-
-Bindings = Mapping[tuple[UUID, int], Bound]
-"""Bindings by submission and position."""
-
-
-def bind_window(window: Iterable[Sequenced], charter: CompiledCharter) -> dict[tuple[UUID, int], Bound]:
-    """Bind every proposal with one charter. Seed 000, section 2.1."""
-    bound: dict[tuple[UUID, int], Bound] = {}
+def bind_window(window: Iterable[Sequenced], charter: CompiledCharter | None) -> dict[tuple[UUID, int], Binding]:
+    """Bind new tasks with one charter and make new catalogs ready. Seed 000, section 2.1."""
+    bound: dict[tuple[UUID, int], Binding] = {}
     for entry in window:
         submission = entry.submission
         for position, proposal in enumerate(submission.proposals):
             intent = proposal.intent
-            found = bind(intent.title, intent.work_item_id, charter)
-            key = task_key(submission.space, intent.title, found.slot, intent.delivery_mode)
-            bound[submission.id, position] = Bound(found, key)
+            if isinstance(intent, SetCharter):
+                bound[submission.id, position] = NewCatalog(intent.catalog)
+            elif isinstance(intent, CreateTask) and charter is not None:
+                found = bind(intent.title, intent.work_item_id, charter)
+                key = task_key(submission.space, intent.title, found.slot, intent.delivery_mode)
+                bound[submission.id, position] = Bound(found, key)
     return bound
+
+
+def parts(window: Sequence[Sequenced]) -> list[Sequence[Sequenced]]:
+    """Cut a window where the rules change: what sets a charter or a role is decided in a transaction of its own.
+
+    What comes after it is bound and admitted by what it has put in force.
+    """
+    cut: list[Sequence[Sequenced]] = []
+    begin = 0
+    for place, entry in enumerate(window):
+        if isinstance(entry.submission.proposals[0].intent, Governance):
+            cut += [window[begin:place], window[place : place + 1]]
+            begin = place + 1
+    return [part for part in (*cut, window[begin:]) if part]
+
+
+def takes_authority(window: Iterable[Sequenced]) -> bool:
+    """Tell whether someone may lose a role here: no other transaction may then be deciding with the old one."""
+    return any(isinstance(entry.submission.proposals[0].intent, SetMember | RemoveMember) for entry in window)
 
 
 def in_order(window: Iterable[Sequenced]) -> list[Sequenced]:
@@ -122,7 +98,9 @@ def leaders(window: Iterable[Sequenced], bindings: Bindings) -> dict[ConflictKey
     first: dict[ConflictKey, tuple[UUID, int]] = {}
     for entry in in_order(window):
         for position, _ in entry.submission.in_order():
-            first.setdefault(bindings[entry.submission.id, position].key, (entry.submission.id, position))
+            bound = bindings.get((entry.submission.id, position))
+            if isinstance(bound, Bound):
+                first.setdefault(bound.key, (entry.submission.id, position))
     return first
 
 
@@ -143,6 +121,7 @@ def decide(
     the next in order takes their place.
     """
     run = _Run(bindings, snapshot, now=now, mode=mode, window_id=window_id, place=first_place, poison=poison)
+    run.begin()
     for entry in in_order(window):
         run.take(entry)
     return run.plan()
@@ -166,26 +145,37 @@ class _Run:
         self._snapshot = snapshot
         self._now = now
         self._mode = mode
-        self._window_id = window_id
         self._poison = poison
         self._place = place
+        space = snapshot.space
+        self._desk = None if space is None else Desk(space, snapshot.board, now=now, window_id=window_id)
         self._taken: set[UUID] = set()
-        self._reserved: dict[ConflictKey, Leader] = {}
         self._in_window: dict[bytes, Remembered] = {}
-        self._tasks: list[Task] = []
-        self._events: list[Event] = []
+        self._spaces: list[NewSpace] = []
         self._slots: list[SlotRow] = []
         self._fresh: list[Outcome] = []
         self._known: list[Outcome] = []
 
     def plan(self) -> Plan:
-        return Plan(
-            tasks=tuple(self._tasks),
-            events=tuple(self._events),
-            slots=tuple(self._slots),
-            fresh=tuple(self._fresh),
-            known=tuple(self._known),
+        ledger = Plan(slots=tuple(self._slots), fresh=tuple(self._fresh), known=tuple(self._known))
+        desk = self._desk
+        if desk is None:
+            return msgspec.structs.replace(ledger, spaces=tuple(self._spaces))
+        return msgspec.structs.replace(
+            ledger,
+            tasks=desk.task_rows(),
+            occupancies=desk.occupancy_rows(),
+            notes=desk.note_rows(),
+            events=tuple(desk.events),
+            audits=tuple(desk.audits),
+            members=tuple(desk.members),
+            catalog=desk.catalog,
         )
+
+    def begin(self) -> None:
+        # What drain keeps an agent from finishing does not run out meanwhile either.
+        if self._desk is not None and self._mode is Mode.ACTIVE:
+            life.expire(self._desk)
 
     def take(self, entry: Sequenced) -> None:
         submission = entry.submission
@@ -204,18 +194,18 @@ class _Run:
         answers = self._standing_answers(submission)
         if answers is None:
             answers = {pos: self._one(entry, pos, proposal) for pos, proposal in submission.in_order()}
-            self._remember(submission, [answers[pos] for pos in range(len(submission.proposals))])
+            self._remember(submission, [answers[pos].answer for pos in range(len(submission.proposals))])
         self._record(entry, answers, place)
 
-    def _standing_answers(self, submission: Submission) -> dict[int, Answer] | None:
+    def _standing_answers(self, submission: Submission) -> dict[int, Ruling] | None:
         """Return answers that need no look at the board: no authority, a key used before, drain, no such space."""
         refusal = self._authority(submission)
         if refusal is None:
             replay = self._replay(submission)
             if isinstance(replay, tuple):
-                return dict(enumerate(replay))
+                return {position: Ruling(answer) for position, answer in enumerate(replay)}
             refusal = replay or self._admission(submission)
-        return None if refusal is None else dict.fromkeys(range(len(submission.proposals)), refusal)
+        return None if refusal is None else dict.fromkeys(range(len(submission.proposals)), Ruling(refusal))
 
     def _authority(self, submission: Submission) -> Answer | None:
         authority = self._snapshot.authorities.get(submission.key_id)
@@ -244,64 +234,42 @@ class _Run:
         return None
 
     def _admission(self, submission: Submission) -> Answer | None:
-        if self._mode is Mode.DRAIN:
+        intent = submission.proposals[0].intent
+        if self._mode is Mode.DRAIN and type(intent) in REFUSED_IN_DRAIN:
             return outcomes.refused(Code.WORK_DRAIN_ACTIVE)
+        if isinstance(intent, CreateSpace):
+            return None
         space = self._snapshot.space
         role = self._snapshot.authorities[submission.key_id].role
         if space is None or (space.visibility is Visibility.MEMBERS and role is None):
             return outcomes.refused(Code.SPACE_NOT_FOUND)
-        if role is None:
+        if role is None and not isinstance(intent, SupersedeTask):
             return outcomes.refused(Code.NOT_A_MEMBER)
         return None
 
-    def _one(self, entry: Sequenced, position: int, proposal: Proposal) -> Answer:
+    def _one(self, entry: Sequenced, position: int, proposal: Proposal) -> Ruling:
         submission = entry.submission
-        proposal_id = ids.format_proposal(submission.proposal_id(position))
-        if (submission.id, position) in self._poison:
-            return outcomes.refused(Code.INTENT_FAILED, proposal_id=proposal_id)
-        bound = self._bindings[submission.id, position]
-        occupant = self._snapshot.occupants.get(bound.key)
-        if occupant is not None:
-            return outcomes.occupied(bound.key, occupant, actor=submission.actor, proposal_id=proposal_id)
-        leader = self._reserved.get(bound.key)
-        if leader is not None:
-            return outcomes.reserved(bound.key, leader, actor=submission.actor, proposal_id=proposal_id)
-        return self._win(entry, proposal.intent, bound, proposal_id)
-
-    def _win(self, entry: Sequenced, intent: CreateTask, bound: Bound, proposal_id: str) -> Answer:
-        space = self._snapshot.space
-        assert space is not None
-        task = Task(
-            id=space.next_task + len(self._tasks),
-            space=space.slug,
-            title=intent.title,
-            body=intent.body,
-            work_item_id=bound.bind.slot,
-            bind=BindView.of(bound.bind),
-            delivery_mode=intent.delivery_mode,
-            validation_policy=intent.validation_policy,
-            status=Status.OPEN,
-            conflict_key=bound.key,
-            created_by=entry.submission.actor,
+        caller = Caller(
+            actor=submission.actor,
+            role=self._snapshot.authorities[submission.key_id].role,
+            proposal=submission.proposal_id(position),
             received_seq=entry.received_seq,
-            window_id=str(self._window_id),
-            created_at=self._now,
-            updated_at=self._now,
+            if_match=submission.if_match,
         )
-        answer = outcomes.created(task)
-        self._tasks.append(task)
-        self._events.append(
-            Event(
-                number=space.next_event + len(self._events),
-                type="task_created",
-                at=self._now,
-                actor=task.created_by,
-                task_id=task.id,
-                data=answer.body,
-            )
-        )
-        self._reserved[bound.key] = Leader(proposal_id=proposal_id, task_id=task.id, created_by=task.created_by)
-        return answer
+        if (submission.id, position) in self._poison:
+            return Ruling(caller.refused(Code.INTENT_FAILED))
+        intent = proposal.intent
+        if isinstance(intent, CreateSpace):
+            return Ruling(self._create_space(intent, submission.space, caller))
+        assert self._desk is not None
+        return _ruled(self._desk, intent, self._bindings.get((submission.id, position)), caller)
+
+    def _create_space(self, intent: CreateSpace, slug: str, caller: Caller) -> Answer:
+        taken = slug in self._snapshot.slugs or any(one.slug == slug for one in self._spaces)
+        creation = governance.create_space(intent, slug, taken=taken, now=self._now, caller=caller)
+        if creation.space is not None:
+            self._spaces.append(creation.space)
+        return creation.answer
 
     def _remember(self, submission: Submission, answers: Sequence[Answer]) -> None:
         """Keep a key's answers if they are a success: a refusal is evaluated again when it is sent again.
@@ -322,11 +290,11 @@ class _Run:
         if success:
             self._slots.append(SlotRow(digest=submission.slots[0], append_id=submission.id))
 
-    def _record(self, entry: Sequenced, answers: Mapping[int, Answer], first_place: int) -> None:
+    def _record(self, entry: Sequenced, rulings: Mapping[int, Ruling], first_place: int) -> None:
         submission = entry.submission
         for place, (position, proposal) in enumerate(submission.in_order(), start=first_place):
-            answer = answers[position]
-            bound = self._bindings.get((submission.id, position))
+            ruling = rulings[position]
+            answer = ruling.answer
             self._fresh.append(
                 Outcome(
                     append_id=submission.id,
@@ -337,12 +305,39 @@ class _Run:
                     kind=kind_of(proposal.intent),
                     actor=submission.actor,
                     answer=answer,
-                    key=bound.key if bound else None,
+                    key=ruling.key,
                     payload=None
                     if answer.code is None or answer.code is Code.WORK_DRAIN_ACTIVE
                     else outcomes.encode(proposal.intent),
                 )
             )
+
+
+def _ruled(  # noqa: PLR0911 - one return for each kind
+    desk: Desk, intent: Intent, bound: Binding | None, caller: Caller
+) -> Ruling:
+    """Hand an intent to the rules of its kind."""
+    match intent:
+        case CreateTask():
+            assert isinstance(bound, Bound)
+            return creation.create(desk, intent, bound, caller)
+        case SupersedeTask():
+            return Ruling(leftovers.close(desk, intent, caller))
+        case PostNote():
+            return review_notes.post(desk, intent, caller)
+        case WithdrawNote():
+            return review_notes.withdraw(desk, intent, caller)
+        case SetCharter():
+            assert isinstance(bound, NewCatalog)
+            return Ruling(governance.set_charter(desk, intent, bound, caller))
+        case SetMember():
+            return Ruling(governance.set_member(desk, intent, caller))
+        case RemoveMember():
+            return Ruling(governance.remove_member(desk, intent, caller))
+        case CreateSpace():
+            raise AssertionError("a space is created in no space's partition")
+        case _:
+            return life.step(desk, intent, caller)
 
 
 def refuse_all(window: Iterable[Sequenced], code: Code) -> list[Outcome]:

@@ -60,6 +60,11 @@ class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
 def change_authority(connection: Connection) -> None:
     """Begin a change of who may do what: call it before the first row of the transaction is touched."""
     exclude_writers(connection)
+    raise_authority(connection)
+
+
+def raise_authority(connection: Connection) -> None:
+    """Tell every process that what it remembers of keys, agents and members no longer counts."""
     connection.execute(text("UPDATE authority SET epoch = epoch + 1"))
 
 

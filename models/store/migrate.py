@@ -9,7 +9,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
 
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 """The schema this version reads and writes."""
 
 _LOCK: Final = 0x6469_6273_6D69_6772
@@ -31,3 +31,5 @@ def upgrade(connection: Connection, *, service_role: str | None = None) -> None:
         connection.execute(text(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {quoted}"))
         connection.execute(text(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {quoted}"))
         connection.execute(text(f"REVOKE INSERT, UPDATE, DELETE ON alembic_version FROM {quoted}"))
+        # What was done and what was denied stays on record, whatever the service is made to do (Contract 2.5).
+        connection.execute(text(f"REVOKE UPDATE, DELETE ON leftover_close_events FROM {quoted}"))

@@ -7,7 +7,7 @@ statements, so that each of them sees what was committed before the locks were g
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
@@ -18,10 +18,9 @@ from models.rules.codes import Code
 from models.rules.conflict import ConflictKey
 from models.rules.idempotency import Remembered
 from models.rules.intents import Sequenced
-from models.rules.outcomes import Answer, Occupant, Outcome
+from models.rules.outcomes import Answer, Outcome
+from models.rules.snapshot import Authority, SpaceState
 from models.rules.spaces import Mode, Role, Visibility
-from models.rules.tasks import Status
-from models.rules.window import Authority, Snapshot, SpaceState
 
 
 class FenceLostError(Exception):
@@ -61,6 +60,8 @@ class _SpaceRow(msgspec.Struct, frozen=True):
     visibility: Visibility
     next_task: int
     next_event: int
+    next_note: int
+    claim_ttl_seconds: int | None
     charter_revision: int
     catalog: tuple[CatalogRow, ...] | None
 
@@ -138,7 +139,8 @@ OUTCOME_WITH_PAYLOAD_JSON = f"json_build_object({_OUTCOME_MEMBERS}, 'payload', o
 _SNAPSHOT = text(f"""
 SELECT greatest(dibs_now(), CAST(:last_at AS timestamptz)) AS now,
   (SELECT json_build_object('id', s.id, 'slug', s.slug, 'visibility', s.visibility, 'next_task', s.next_task,
-          'next_event', s.next_event, 'charter_revision', s.charter_revision, 'catalog',
+          'next_event', s.next_event, 'next_note', s.next_note, 'claim_ttl_seconds', s.claim_ttl_seconds,
+          'charter_revision', s.charter_revision, 'catalog',
           CASE WHEN s.charter_revision = :known_revision THEN NULL ELSE
             (SELECT c.catalog FROM charters c WHERE c.space_id = s.id AND c.revision = s.charter_revision) END)
    FROM spaces s WHERE s.slug = :slug)::text AS space,
@@ -154,17 +156,9 @@ SELECT greatest(dibs_now(), CAST(:last_at AS timestamptz)) AS now,
           'request', encode(i.request, 'hex'), 'append_id', i.append_id, 'answers',
           (SELECT coalesce(json_agg({OUTCOME_JSON} ORDER BY o.position), '[]')
            FROM outcomes o WHERE o.append_id = i.append_id))), '[]')
-   FROM idempotency i WHERE i.slot = ANY(:slots))::text AS remembered
+   FROM idempotency i WHERE i.slot = ANY(:slots))::text AS remembered,
+  (SELECT coalesce(array_agg(n.slug), '{{}}') FROM spaces n WHERE n.slug = ANY(:new_slugs)) AS slugs
 """)  # noqa: S608 - the only interpolation is the constant above
-
-_OCCUPANTS = text("""
-SELECT k.n, t.id, t.status, t.created_by
-FROM ROWS FROM (json_to_recordset(CAST(:keys AS json)) AS (kind text, target text, delivery_mode text))
-     WITH ORDINALITY AS k(kind, target, delivery_mode, n)
-JOIN occupancies o ON o.space_id = :space AND o.kind = k.kind AND o.target = k.target
-     AND o.delivery_mode = k.delivery_mode
-JOIN tasks t ON t.space_id = o.space_id AND t.id = o.task_id
-""")
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,13 +169,15 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     authorities: dict[str, Authority]
     decided: dict[UUID, tuple[Outcome, ...]]
     remembered: dict[bytes, Remembered]
+    slugs: frozenset[str]
 
 
 def load(
-    connection: Connection, window: Sequence[Sequenced], head: Head, *, slug: str, known: CompiledCharter | None
+    connection: Connection, window: Sequence[Sequenced], head: Head, *, slug: str | None, known: CompiledCharter | None
 ) -> Loaded:
     """Load clock, space, authorities, earlier outcomes and remembered keys, in one statement.
 
+    In a partition of creations (``slug`` None) also which of the wanted slugs are taken.
     ``known`` is the charter this process compiled last: its catalog is not sent again while its revision stands.
     """
     submissions = [entry.submission for entry in window]
@@ -193,6 +189,7 @@ def load(
             "known_revision": known.revision if known else 0,
             "keys": sorted({submission.key_id for submission in submissions}),
             "appends": [submission.id for submission in submissions],
+            "new_slugs": [] if slug is not None else sorted({submission.space for submission in submissions}),
             "slots": sorted({digest.slot for submission in submissions for digest in submission.slots}),
         },
     ).one()
@@ -219,27 +216,7 @@ def load(
             )
             for found in _slot_rows.decode(row.remembered)
         },
-    )
-
-
-def occupants(connection: Connection, space_id: int, keys: Iterable[ConflictKey]) -> dict[ConflictKey, Occupant]:
-    """Return the occupant of each key that has one."""
-    wanted = list(dict.fromkeys(keys))
-    rows = connection.execute(_OCCUPANTS, {"space": space_id, "keys": msgspec.json.encode(wanted).decode()})
-    return {
-        wanted[row.n - 1]: Occupant(task_id=row.id, status=Status(row.status), created_by=row.created_by)
-        for row in rows
-    }
-
-
-def snapshot(loaded: Loaded, found: dict[ConflictKey, Occupant]) -> Snapshot:
-    """Return the whole snapshot."""
-    return Snapshot(
-        space=loaded.space,
-        authorities=loaded.authorities,
-        decided=loaded.decided,
-        remembered=loaded.remembered,
-        occupants=found,
+        slugs=frozenset(row.slugs),
     )
 
 
@@ -271,5 +248,7 @@ def _space(text_: str | None, known: CompiledCharter | None) -> SpaceState | Non
         visibility=row.visibility,
         next_task=row.next_task,
         next_event=row.next_event,
+        next_note=row.next_note,
+        claim_ttl=None if row.claim_ttl_seconds is None else timedelta(seconds=row.claim_ttl_seconds),
         charter=charter,
     )

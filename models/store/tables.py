@@ -12,6 +12,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     ForeignKeyConstraint,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -102,10 +103,13 @@ spaces = Table(
     Column("charter_revision", Integer, nullable=False),
     Column("next_task", BigInteger, nullable=False, server_default=text("1")),
     Column("next_event", BigInteger, nullable=False, server_default=text("1")),
+    Column("next_note", BigInteger, nullable=False, server_default=text("1")),
+    Column("claim_ttl_seconds", Integer, comment="a claim without submit ends after so long; null: never"),
     _time("created_at"),
     PrimaryKeyConstraint("id", name="spaces_pk"),
     UniqueConstraint("slug", name="spaces_slug_uq"),
     CheckConstraint("visibility in ('public', 'members')", name="spaces_visibility_ck"),
+    CheckConstraint("claim_ttl_seconds > 0", name="spaces_claim_ttl_ck"),
 )
 
 charters = Table(
@@ -133,6 +137,9 @@ members = Table(
     Index("members_agent_ix", "agent_id"),
 )
 
+LIVE_SQL = "status in ('open', 'claimed', 'assigned', 'in_review')"
+"""The condition of the partial indexes; a query that wants one says it in these words."""
+
 tasks = Table(
     "tasks",
     metadata,
@@ -158,6 +165,7 @@ tasks = Table(
     Column("window_id", Uuid),
     _time("created_at"),
     _time("updated_at"),
+    Column("ended_at", _AT, nullable=True, comment="when it became terminal: a leftover is older than that"),
     PrimaryKeyConstraint("space_id", "id", name="tasks_pk"),
     ForeignKeyConstraint(["space_id"], ["spaces.id"], name="tasks_space_fk"),
     ForeignKeyConstraint(["created_by"], ["agents.id"], name="tasks_created_by_fk"),
@@ -168,6 +176,38 @@ tasks = Table(
     CheckConstraint("char_length(title) between 1 and 300", name="tasks_title_ck"),
     CheckConstraint("char_length(body) <= 8000", name="tasks_body_ck"),
     CheckConstraint("delivery_mode in ('result', 'repository_change')", name="tasks_delivery_mode_ck"),
+    # The board, and whoever is next in line on a key.
+    Index("tasks_live_ix", "space_id", "id", postgresql_where=text(LIVE_SQL)),
+    Index("tasks_line_ix", "space_id", "target", "created_at", "id", postgresql_where=text(LIVE_SQL)),
+    Index("tasks_held_ix", "space_id", "target", "id", postgresql_where=text("held")),
+    Index("tasks_claimed_ix", "space_id", "claimed_at", postgresql_where=text("status = 'claimed'")),
+)
+
+notes = Table(
+    "notes",
+    metadata,
+    Column("space_id", BigInteger, nullable=False),
+    Column("id", BigInteger, nullable=False, comment="per space, from 1"),
+    Column("task_id", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("criterion_index", SmallInteger),
+    Column("delivery_mode", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("received_seq", BigInteger),
+    Column("window_id", Uuid),
+    _time("created_at"),
+    _time("updated_at"),
+    PrimaryKeyConstraint("space_id", "id", name="notes_pk"),
+    ForeignKeyConstraint(["space_id", "task_id"], ["tasks.space_id", "tasks.id"], name="notes_task_fk"),
+    ForeignKeyConstraint(["created_by"], ["agents.id"], name="notes_created_by_fk"),
+    CheckConstraint("status in ('posted', 'withdrawn')", name="notes_status_ck"),
+    CheckConstraint("kind = 'post_review_note'", name="notes_kind_ck"),
+    CheckConstraint("char_length(body) between 1 and 8000", name="notes_body_ck"),
+    CheckConstraint("criterion_index between 0 and 999", name="notes_criterion_ck"),
+    Index("notes_task_ix", "space_id", "task_id", "id"),
 )
 
 occupancies = Table(
@@ -178,6 +218,7 @@ occupancies = Table(
     Column("target", Text, nullable=False),
     Column("delivery_mode", Text, nullable=False),
     Column("task_id", BigInteger, nullable=False),
+    Column("note_id", BigInteger, comment="the note that occupies a note's key"),
     PrimaryKeyConstraint("space_id", "kind", "target", "delivery_mode", name="occupancies_pk"),
     ForeignKeyConstraint(["space_id", "task_id"], ["tasks.space_id", "tasks.id"], name="occupancies_task_fk"),
     Index("occupancies_task_ix", "space_id", "task_id"),
@@ -249,4 +290,28 @@ idempotency = Table(
     _time("created_at"),
     PrimaryKeyConstraint("slot", name="idempotency_pk"),
     Index("idempotency_append_ix", "append_id"),
+)
+
+leftover_close_events = Table(
+    "leftover_close_events",
+    metadata,
+    Column("number", BigInteger, Identity(always=True), nullable=False),
+    Column("space_id", BigInteger, nullable=False),
+    _time("at"),
+    Column("event", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("leftover_task", BigInteger, nullable=False, comment="as it was asked for: it need not exist"),
+    Column("surviving_task", BigInteger, nullable=False, comment="as it was asked for: it need not exist"),
+    Column("reason", Text, nullable=False),
+    Column("code", Text, comment="why it was denied"),
+    Column("proposal_id", Uuid, nullable=False),
+    PrimaryKeyConstraint("number", name="leftover_close_events_pk"),
+    ForeignKeyConstraint(["space_id"], ["spaces.id"], name="leftover_close_events_space_fk"),
+    ForeignKeyConstraint(["actor"], ["agents.id"], name="leftover_close_events_actor_fk"),
+    CheckConstraint(
+        "(event = 'task_superseded' and code is null) or (event = 'task_supersede_denied' and code is not null)",
+        name="leftover_close_events_event_ck",
+    ),
+    Index("leftover_close_events_space_ix", "space_id", "number"),
+    comment="append-only: privileges and a trigger refuse UPDATE, DELETE and TRUNCATE",
 )

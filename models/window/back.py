@@ -83,6 +83,7 @@ class Back:
         self._release = client.register_script(scripts.RELEASE)
         self._reserve = client.register_script(scripts.RESERVE)
         self._sweep = client.register_script(scripts.SWEEP)
+        self._nudge = client.register_script(scripts.NUDGE)
 
     def take(self, partition: str, token: str) -> Taken | None:
         """Take the partition's lease; None while another holds it."""
@@ -174,6 +175,10 @@ class Back:
     def sweep(self, instance: str) -> int:
         """Queue jobs for partitions that were forgotten; returns how many."""
         return int(self._call(self._sweep, SWEEP_LIMIT, instance))
+
+    def nudge(self, partitions: Sequence[str], instance: str) -> int:
+        """Queue jobs for partitions in which something is due by itself; returns how many."""
+        return int(self._call(self._nudge, instance, *partitions))
 
     @staticmethod
     def _call(script: Any, *arguments: object) -> Any:  # noqa: ANN401 - redis-py types neither scripts nor answers

@@ -10,8 +10,11 @@ import msgspec
 from models.rules.intents import Sequenced, Submission
 from models.rules.outcomes import Answer
 
-FORMAT: Final = b"\x01"
+FORMAT: Final = b"\x02"
 """First byte of an encoded submission; raised when kinds or fields change so that an older worker must not guess."""
+
+_READ: Final = frozenset({b"\x01", FORMAT})
+"""Formats that this version reads: the first had fewer kinds and fields, all of which are here unchanged."""
 
 
 class UnknownFormatError(ValueError):
@@ -51,7 +54,7 @@ def decode_entry(entry: bytes) -> Sequenced:
         number = int(seq)
     except ValueError as error:
         raise CorruptEntryError("an entry without its number") from error
-    if payload[:1] != FORMAT:
+    if payload[:1] not in _READ:
         raise UnknownFormatError(f"an entry has format {payload[:1]!r}, this process knows {FORMAT!r}")
     try:
         return Sequenced(number, _submission.decode(payload[1:]))

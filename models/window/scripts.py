@@ -284,3 +284,22 @@ end
 return queued
 """
 )
+
+NUDGE: Final = (
+    _WAKE
+    + f"""
+-- ARGV: fresh instance token, then partitions in which something is due though nobody has appended anything.
+-- Returns how many jobs were queued.
+redis.call('SET', 'dibs:instance', ARGV[1], 'NX')
+local now, queued = now_ms(), 0
+local idle = redis.call('LLEN', 'rq:queue:{QUEUE}') == 0
+for i = 2, #ARGV do
+  local key = 'dibs:wake:' .. ARGV[i]
+  local since = tonumber(redis.call('GET', key) or 0)
+  -- Nothing is queued and no one has taken it: that job died with its worker.
+  if since > 0 and math.abs(now - since) >= {WAKE_LOST_MS} and idle then redis.call('DEL', key) end
+  queued = queued + wake(ARGV[i], now)
+end
+return queued
+"""
+)

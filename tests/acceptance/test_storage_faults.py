@@ -107,7 +107,8 @@ def check_ledger(database: Database) -> None:
     events = [row["number"] for row in database.rows("SELECT number FROM events ORDER BY number")]
     assert events == list(range(1, len(events) + 1))
     created = database.value("SELECT count(*) FROM tasks")
-    assert len(events) == created
+    told = database.value("SELECT count(*) FROM events WHERE type = 'task_created'")
+    assert told == created
     assert database.value("SELECT count(*) FROM occupancies") == created
 
 
@@ -204,7 +205,7 @@ def test_an_older_copy_of_redis(own_servers: SharedServers, own_stack) -> None:
     several, seconds = asyncio.run(under_load(service, board, go_back))
     assert seconds <= RECOVERY_SECONDS
     check_writers(service.database, several)
-    assert service.database.value("SELECT epoch FROM partitions") >= 1, "Redis did not go back"
+    assert service.database.value("SELECT epoch FROM partitions WHERE last_seq > 0") >= 1, "Redis did not go back"
 
 
 def test_redis_killed_and_started_again(own_servers: SharedServers, own_stack) -> None:

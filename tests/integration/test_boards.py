@@ -136,9 +136,9 @@ def test_an_export_says_all_that_the_file_said(engine: Engine) -> None:
 
 def test_an_import_writes_counters_events_and_one_occupancy_a_key(engine: Engine, database: Database) -> None:
     with engine.begin() as connection:
-        assert load(connection, mar_file()) == Imported(space=LAB, members=0, tasks=7, next_task=98)
+        assert load(connection, mar_file()) == Imported(space=LAB, members=0, tasks=7, notes=0, next_task=98)
     (space,) = database.rows("SELECT * FROM spaces")
-    assert (space["next_task"], space["next_event"], space["charter_revision"]) == (98, 8, 1)
+    assert (space["next_task"], space["next_event"], space["charter_revision"]) == (98, 9, 1)
     held = database.rows("SELECT target, task_id FROM occupancies ORDER BY task_id")
     assert [(row["target"], row["task_id"]) for row in held] == [
         ("task:lab:slot:T1", 91),
@@ -146,8 +146,10 @@ def test_an_import_writes_counters_events_and_one_occupancy_a_key(engine: Engine
     ]
     events = database.rows("SELECT number, type, actor, task_id, data::text AS data FROM events ORDER BY number")
     assert [(row["number"], row["type"], row["task_id"]) for row in events] == [
-        (number, "task_imported", task) for number, task in enumerate(TITLES, start=1)
+        (1, "space_created", None),
+        *((number, "task_imported", task) for number, task in enumerate(TITLES, start=2)),
     ]
+    events = events[1:]
     importer = database.value("SELECT id FROM agents WHERE handle = 'import' AND active AND listed")
     assert {row["actor"] for row in events} == {importer}
     told = [msgspec.json.decode(row["data"], type=Task) for row in events]
@@ -245,7 +247,7 @@ def test_an_imported_leftover_wins_and_new_work_goes_on_after_the_last_id(engine
     assert pipeline.outcome(fresh) == (201, None)
     assert pipeline.body(fresh)["id"] == 98
     numbers = pipeline.database.rows("SELECT number FROM events WHERE space_id = %s ORDER BY number", space_id)
-    assert [row["number"] for row in numbers] == list(range(1, 9))
+    assert [row["number"] for row in numbers] == list(range(1, 10 + len(members)))
 
 
 # Charters and members

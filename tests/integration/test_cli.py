@@ -17,6 +17,7 @@ from deploy.cli import main
 from deploy.postgres import OWNER, SERVICE
 from deploy.program import Child, Launch
 from deploy.state import Addresses, StateFolder
+from models.store.migrate import HEAD
 from tests.servers import SharedServers, drop_database
 from tests.stack import MAR, SECRET_KEYS, TITLES, Database
 from tests.waiting import wait_for
@@ -157,6 +158,7 @@ def test_a_board_is_imported_and_exported(dibs: Callable[..., Ran], tmp_path: Pa
         "space": "mar",
         "members": 0,
         "tasks": 7,
+        "notes": 0,
         "next_task": 98,
     }
     assert dibs("space", "import", str(file)).refusal == "there is a space 'mar' already"
@@ -167,7 +169,7 @@ def test_a_board_is_imported_and_exported(dibs: Callable[..., Ran], tmp_path: Pa
 
 def test_a_board_comes_from_stdin_too(dibs: Callable[..., Ran]) -> None:
     assert dibs("space", "import", "-", stdin=b'{"space":"lab"}').out == (
-        "space lab is there: tasks 0, members 0, next task 1\n"
+        "space lab is there: tasks 0, notes 0, members 0, next task 1\n"
     )
 
 
@@ -176,7 +178,7 @@ def test_a_board_comes_from_stdin_too(dibs: Callable[..., Ran]) -> None:
     [
         (b'{"space":"lab","tasks":[{"id":1,"title":"x"}]}', "/tasks/0: Object missing required field `status`"),
         (b'{"space":"lab","catalog":[{"work_item_id":"T1","canonical_title":""}]}', "/catalog/0/canonical_title: "),
-        (b'{"space":"lab","notes":[{}]}', "/notes: notes come with a later version of dibs: nothing was imported"),
+        (b'{"space":"lab","notes":[{}]}', "/notes/0: Object missing required field `id`"),
         (b'{"space":"lab","a\\u001b[31m\\n":1}', "Object contains unknown field `a\\x1b[31m `"),
     ],
 )
@@ -190,6 +192,7 @@ def test_spaces_members_and_charters(dibs: Callable[..., Ran]) -> None:
     assert dibs("space", "create", "lab", "--visibility", "members", "--json").json == {
         "space": "lab",
         "visibility": "members",
+        "claim_ttl_seconds": None,
     }
     assert dibs("space", "create", "lab").refusal == "there is a space 'lab' already"
 
@@ -297,7 +300,7 @@ def test_a_running_stack_is_found_through_its_state_folder(
         assert run("agent", "add", "alpha", "--state", "kept", "--json").json["handle"] == "alpha"
         monkeypatch.setenv("DIBS_STATE", str(folder.path))
         assert [agent["handle"] for agent in run("agent", "list", "--json").json] == ["alpha"]
-        assert run("migrate", "--json").json == {"before": "0001", "schema": "0001"}
+        assert run("migrate", "--json").json == {"before": HEAD, "schema": HEAD}
     assert "no stack runs on" in run("agent", "list").refusal
 
 
@@ -340,9 +343,9 @@ def test_migrate_makes_the_schema_once_and_lets_the_service_in(
     assert run("migrate").refusal.startswith("the database role may not do this: permission denied for schema public")
     monkeypatch.setenv("DIBS_MIGRATE_DATABASE_URL", bare.owner_url)
     monkeypatch.setenv("DIBS_SERVICE_ROLE", SERVICE)
-    assert run("migrate", "--json").json == {"before": None, "schema": "0001"}
-    assert run("migrate", "--json").json == {"before": "0001", "schema": "0001"}
-    assert run("migrate").out == "the schema is 0001 already\n"
+    assert run("migrate", "--json").json == {"before": None, "schema": HEAD}
+    assert run("migrate", "--json").json == {"before": HEAD, "schema": HEAD}
+    assert run("migrate").out == f"the schema is {HEAD} already\n"
     assert run("agent", "add", "alpha").status == 0
     with psycopg.connect(bare.service_url) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute("DELETE FROM alembic_version")

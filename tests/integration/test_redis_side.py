@@ -205,7 +205,7 @@ def test_an_emptied_redis_does_not_turn_the_numbers_back(pipeline: Pipeline) -> 
         pipeline.work_off()
         pipeline.client.flushall()
     assert numbers(pipeline) == list(range(1, 7))
-    row = pipeline.database.rows("SELECT epoch, last_seq FROM partitions")[0]
+    row = pipeline.database.rows("SELECT epoch, last_seq FROM partitions WHERE last_seq > 0")[0]
     assert (row["epoch"], row["last_seq"]) == (2, 6)
     assert [row["epoch"] for row in pipeline.database.rows("SELECT epoch FROM windows ORDER BY first_seq")] == [0, 1, 2]
 
@@ -225,7 +225,7 @@ def test_an_older_copy_does_not_turn_the_numbers_back(pipeline: Pipeline) -> Non
     assert pipeline.titles() == list("abcdefghi")
     found = numbers(pipeline)
     assert found == sorted(set(found))
-    assert pipeline.database.value("SELECT epoch FROM partitions") == 1
+    assert pipeline.database.value("SELECT epoch FROM partitions WHERE last_seq > 0") == 1
 
 
 def test_an_older_copy_with_a_window_in_it_executes_nothing_again(pipeline: Pipeline) -> None:

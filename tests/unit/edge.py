@@ -9,6 +9,7 @@ import falcon
 import falcon.asgi
 
 from web import problems, transport
+from web.operations import Operation, Query
 
 LIMIT = 50
 NOTHING = (b"host", b"example.test")
@@ -17,7 +18,14 @@ Header = tuple[bytes, bytes]
 
 
 class Echo:
-    query_fields: ClassVar = {"on_get": frozenset({"cursor", "q"})}
+    operations: ClassVar = {
+        "on_get": Operation(
+            id="echo",
+            summary="Echo",
+            answers={200: None},
+            query={name: Query({"type": "string"}, "Echoed.") for name in ("cursor", "q")},
+        )
+    }
 
     async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         resp.media = {

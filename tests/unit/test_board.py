@@ -20,9 +20,11 @@ from models.rules.board import (
     is_handle,
     is_slug,
 )
-from models.rules.board_tasks import handles_of, import_events, occupants, tasks_of, with_agents
+from models.rules.board_plan import import_plan
+from models.rules.board_tasks import handles_of, occupants, tasks_of, with_agents
 from models.rules.conflict import DeliveryMode, Kind
 from models.rules.intents import ValidationPolicy
+from models.rules.notes import Note
 from models.rules.tasks import LIVE, BindView, Status, Task
 from tests.builders import NOW
 
@@ -256,7 +258,7 @@ class TestSuccession:
         (file_of(catalog=[{"work_item_id": "T1", "canonical_title": " "}]), "/catalog/0/canonical_title"),
         (file_of(catalog=[{**CATALOG[0], "aliases": ["x", "a\x07"]}]), "/catalog/0/aliases/1"),
         (file_of(catalog=[{**CATALOG[0], "weight": 1}]), "/catalog/0"),
-        (file_of(notes=[{"id": 1}]), "/notes"),
+        (file_of(notes=[{"id": 1}]), "/notes/0"),
         (file_of(color="red"), ""),
         (b"{}", ""),
         (b"[]", ""),
@@ -267,7 +269,7 @@ class TestSuccession:
         (b'{"space":"\\ud800"}', ""),
         (b'{"space":"lab","space":"lab"}', ""),
         (b'{"space":"lab","tasks":[{"id":1,"title":"x","status":"open","\\u0069d":1}]}', ""),
-        (b'{"space":"lab","notes":' + b"[" * 5000 + b"]" * 5000 + b"}", ""),
+        (b'{"space":"lab","notes":' + b"[" * 5000 + b"]" * 5000 + b"}", "/notes/0"),
         (b'{"space":"lab","tasks":[{"id":1' + b"0" * 5000 + b',"title":"x","status":"open"}]}', "/tasks/0/id"),
     ],
 )
@@ -277,10 +279,6 @@ def test_a_file_is_refused_at_its_first_fault(document: bytes, pointer: str):
     assert caught.value.pointer == pointer
     assert str(caught.value).startswith(f"{pointer}: " if pointer else "")
     assert len(str(caught.value)) > len(pointer) + 2
-
-
-def test_notes_are_refused_with_the_reason():
-    assert fault(notes=["anything"])[1] == "/notes: notes come with a later version of dibs: nothing was imported"
 
 
 def test_a_title_and_a_body_may_be_as_long_as_a_tasks():
@@ -359,14 +357,60 @@ def test_agents_are_named_once_each_and_become_ids():
     assert (second.created_by, second.holder, second.assigned_to) == ("agt_import", None, None)
 
 
-def test_events_number_the_tasks_from_one_and_rebuild_them():
-    tasks = read(task_of(9, held=True, holder="alpha", window_id=str(UUID(int=7)), received_seq=3), task_of(4))
-    events = import_events(tasks, now=NOW + SECOND)
-    assert [(event.number, event.task_id, event.type, event.actor, event.at) for event in events] == [
-        (1, 4, "task_imported", IMPORTER, NOW + SECOND),
-        (2, 9, "task_imported", IMPORTER, NOW + SECOND),
+def planned(*tasks: dict[str, Any], **members: Any):
+    board = decode_board(file_of(*tasks, **members))
+    ids = {handle: f"agt_{handle}" for handle in handles_of(board)}
+    return import_plan(board, with_agents(tasks_of(board, now=NOW), ids), ids, now=NOW, first_event=5)
+
+
+def test_events_go_on_from_the_first_number_and_rebuild_tasks_and_notes():
+    plan = planned(
+        task_of(9, held=True, holder="alpha", window_id=str(UUID(int=7)), received_seq=3),
+        task_of(4),
+        notes=[{"id": 2, "task_id": 9, "body": "Sound", "created_by": "beta", "criterion_index": 1}],
+    )
+    assert [(event.number, event.task_id, event.type, event.actor, event.at) for event in plan.events] == [
+        (5, 4, "task_imported", "agt_import", NOW),
+        (6, 9, "task_imported", "agt_import", NOW),
+        (7, 9, "note_imported", "agt_beta", NOW),
     ]
-    assert tuple(msgspec.json.decode(event.data, type=Task) for event in events) == tasks
+    tasks = [msgspec.json.decode(event.data, type=Task) for event in plan.events[:2]]
+    assert tasks == [row.task for row in plan.tasks]
+    assert msgspec.json.decode(plan.events[2].data, type=Note) == plan.notes[0].note
+
+
+def test_a_posted_note_occupies_its_key_and_a_withdrawn_one_does_not():
+    said = {"task_id": 1, "body": "Sound"}
+    plan = planned(task_of(1, status="done"), notes=[{"id": 1, "status": "withdrawn", **said}, {"id": 2, **said}])
+    assert [(row.after.task_id, row.after.note_id) for row in plan.occupancies] == [(1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("notes", "pointer"),
+    [
+        ([{"id": 1, "task_id": 7, "body": "x"}], "/notes/0/task_id"),
+        ([{"id": 1, "task_id": 1, "body": " "}], "/notes/0/body"),
+        ([{"id": 1, "task_id": 1, "body": "x"}, {"id": 1, "task_id": 1, "body": "y"}], "/notes/1/id"),
+        ([{"id": 1, "task_id": 1, "body": "x"}, {"id": 2, "task_id": 1, "body": " x\n"}], "/notes/1"),
+        ([{"id": 1, "task_id": 1, "body": "x", "created_by": "Alpha"}], "/notes/0/created_by"),
+    ],
+)
+def test_a_note_is_refused_at_its_first_fault(notes: list[dict[str, Any]], pointer: str):
+    with pytest.raises(BoardError) as caught:
+        planned(task_of(1), notes=notes)
+    assert caught.value.pointer == pointer
+
+
+def test_a_task_has_ended_when_the_file_says_or_overlaps_with_all_of_its_key_that_it_does_not_date():
+    times = {"created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-02-01T00:00:00Z"}
+    same = {"work_item_id": "T1"}
+    plan = planned(
+        task_of(1, status="done", **times),
+        task_of(2, status="done", **times, **same),
+        task_of(3, **same),
+        task_of(4, **times),
+    )
+    assert [row.ended_at for row in plan.tasks] == [datetime(2026, 2, 1, tzinfo=UTC), NOW, None, None]
 
 
 def test_an_exported_task_has_the_members_of_an_answered_one_in_their_order():

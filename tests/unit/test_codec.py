@@ -69,7 +69,7 @@ def test_replies_come_back_as_they_were(replies):
     assert decode_replies(encode_replies(replies)) == tuple(replies)
 
 
-@pytest.mark.parametrize("first", [b"\x00", b"\x02", b"\xff", b"\x81"])
+@pytest.mark.parametrize("first", [b"\x00", b"\x03", b"\xff", b"\x81"])
 def test_another_versions_entry_is_told_apart_from_a_damaged_one(first):
     payload = encode_submission(submission())
     with pytest.raises(UnknownFormatError):
@@ -109,4 +109,4 @@ def test_a_damaged_entry_is_said_to_be_damaged(damaged):
 
 def test_an_encoded_submission_is_opaque_to_who_reads_numbers():
     """The Lua side reads the two numbers up to the second space; the format byte is neither digit nor space."""
-    assert encode_submission(submission())[:1] == b"\x01"
+    assert encode_submission(submission())[:1] == b"\x02"

@@ -32,6 +32,7 @@ from tests.builders import (
     task_key_of,
     window,
     window_id,
+    written,
 )
 
 REEF_KEY = task_key_of(name="map the reef")
@@ -92,13 +93,13 @@ class TestWinner:
         (outcome,) = plan.fresh
         assert (outcome.append_id, outcome.position, outcome.batch, outcome.place) == (sent.id, 0, False, 0)
         assert (outcome.received_seq, outcome.kind, outcome.actor) == (5, "create_task", BETA)
-        assert outcome.key == plan.tasks[0].conflict_key
+        assert outcome.key == written(plan)[0].conflict_key
         assert outcome.payload is None
 
     def test_of_a_title_that_binds_to_nothing_is_known_by_its_title(self):
         plan = Board().decide(window(submission(title="Straße zum Riff")))
-        assert plan.tasks[0].conflict_key == task_key_of(name="strasse zum riff")
-        assert plan.tasks[0].work_item_id is None
+        assert written(plan)[0].conflict_key == task_key_of(name="strasse zum riff")
+        assert written(plan)[0].work_item_id is None
 
     def test_of_a_requested_slot_meets_the_one_bound_by_the_charter(self):
         board = Board(compiled=charter(rows={"T1": ["Reef map"]}))
@@ -184,7 +185,7 @@ class TestLoser:
         board = Board()
         board.run(*window(submission(number=1)))
         assert only(board.decide(window(submission(number=2)))).code is Code.CONFLICT_KEY_OCCUPIED
-        del board.occupants[REEF_KEY]
+        board.end(REEF_KEY)
         assert only(board.run(*window(submission(number=3)))).status == 201
 
 
@@ -277,7 +278,7 @@ class TestPoison:
         batch = submission(proposals=[create(title="A reef"), create(title="B shoal"), create(title="C strait")])
         plan = Board().decide(window(batch), poison=[(batch.id, 1)])
         assert [of(plan, batch, position).status for position in range(3)] == [201, 500, 201]
-        assert sorted(task.id for task in plan.tasks) == [1, 2]
+        assert sorted(task.id for task in written(plan)) == [1, 2]
 
     def test_does_not_use_up_the_key(self):
         board = Board()
@@ -296,7 +297,7 @@ class TestBatch:
         assert [outcome.position for outcome in plan.fresh] == order
         assert [outcome.place for outcome in plan.fresh] == [0, 1, 2, 3, 4]
         assert {outcome.received_seq for outcome in plan.fresh} == {7}
-        assert [task.received_seq for task in plan.tasks] == [7, 7]
+        assert [task.received_seq for task in written(plan)] == [7, 7]
         first = next(position for position in order if titles[position] != "Shoal")
         reserved = {
             position: body(of(plan, batch, position))["reserved_proposal_id"]

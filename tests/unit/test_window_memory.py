@@ -45,7 +45,7 @@ class TestIdempotencyKey:
         board = Board()
         first = submission(number=1, slots=(slot(),))
         answered = of(board.run(*window(first)), first)
-        del board.occupants[REEF_KEY]  # The memory outlives the task's end.
+        board.end(REEF_KEY)  # The memory outlives the task's end.
         second = submission(number=2, slots=(slot(),))
         plan = board.run(*window(second, first_seq=2))
         assert of(plan, second) == msgspec.structs.replace(answered, replay_of=first.id)
@@ -56,7 +56,7 @@ class TestIdempotencyKey:
         board.occupy(key=REEF_KEY, task_id=90)
         refused = board.run(*window(submission(number=1, slots=(slot(),))))
         assert (only(refused).status, refused.slots) == (409, ())
-        del board.occupants[REEF_KEY]
+        board.end(REEF_KEY)
         plan = board.run(*window(submission(number=2, slots=(slot(),)), first_seq=2))
         assert (only(plan).status, only(plan).replay_of) == (201, None)
 

@@ -25,6 +25,7 @@ from tests.builders import (
     create,
     slot,
     submission,
+    written,
 )
 
 OUTSIDER = "agt_outsider"
@@ -125,7 +126,7 @@ def test_any_arrival_in_any_windows_and_batches_has_the_winners_of_the_sequence(
         places = [outcome.place for outcome in plan.fresh]
         assert places == sorted(set(places))
         board.commit(plan)
-        tasks += plan.tasks
+        tasks += written(plan)
         events += plan.events
         repeated = {place: answer for place, answer in answers(plan).items() if place in answered}
         assert repeated == {place: answered[place] for place in repeated}
@@ -199,7 +200,7 @@ def test_reservations_go_to_whom_the_window_makes_winners(sent, data):
     first = leaders(arrived, bind_window(arrived, CATALOG))
     won = {place for place, answer in answers(plan).items() if answer.status == 201}
     assert set(first.values()) == won
-    assert {task.conflict_key for task in plan.tasks} == first.keys()
+    assert {task.conflict_key for task in written(plan)} == first.keys()
 
 
 class Keyed(NamedTuple):

@@ -31,7 +31,7 @@ class Tasks:
         principal = await self._directory.authenticate(bearer(req))
         space = await self._directory.space(slug, principal)
         intent = create_task(parse(body, task_decoder))
-        await self._writes.answer(req, resp, principal=principal, space=space, intents=[intent], batch=False)
+        await self._writes.answer(req, resp, principal=principal, slug=space.slug, intents=[intent])
 
 
 class TaskBatch:
@@ -48,7 +48,7 @@ class TaskBatch:
         space = await self._directory.space(slug, principal)
         given = parse(body, batch_decoder)
         intents = [create_task(one, at=f"/tasks/{number}") for number, one in enumerate(given.tasks)]
-        await self._writes.answer(req, resp, principal=principal, space=space, intents=intents, batch=True)
+        await self._writes.answer(req, resp, principal=principal, slug=space.slug, intents=intents, batch=True)
 
 
 class Task:
