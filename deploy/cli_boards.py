@@ -22,7 +22,7 @@ from deploy.cli_base import (
 from deploy.folders import DeployError
 from models.rules.board import BoardError, decode_board, decode_catalog
 from models.rules.spaces import CLAIM_TTL_SECONDS_MAX, Visibility
-from models.store import boards, spaces
+from models.store import boards, spaces, verify
 
 space_commands = typer.Typer(no_args_is_help=True, help="Spaces and their boards.")
 charter_commands = typer.Typer(no_args_is_help=True, help="The catalog of work that a space's titles are bound to.")
@@ -30,6 +30,10 @@ charter_commands = typer.Typer(no_args_is_help=True, help="The catalog of work t
 
 class FileRefusedError(DeployError):
     """A file that cannot be taken."""
+
+
+class DifferentError(DeployError):
+    """A feed that does not rebuild its board."""
 
 
 def register(app: typer.Typer) -> None:
@@ -86,6 +90,33 @@ def export_space(slug: Slug, state: State = DEFAULT_STATE, as_json: AsJson = Fal
     with service_transaction(state) as connection:
         document = boards.export_board(connection, slug)
     print_bytes(document)
+
+
+@space_commands.command("verify")
+def verify_space(slug: Slug, state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """Rebuild a space from its events alone and compare it with its tables; exit 1 where they differ."""
+    with service_transaction(state) as connection:
+        verified = verify.verify_space(connection, slug)
+    if as_json:
+        print_json(verified)
+    else:
+        for line in verified.differences:
+            print_line(line)
+    if verified.differences:
+        raise DifferentError(f"space {slug}: feed and tables differ in {len(verified.differences)} places")
+    if not as_json:
+        print_line(f"space {slug}: {verified.events} events rebuild its {verified.tasks} tasks, {verified.notes} notes")
+
+
+@space_commands.command("audit")
+def audit_space(slug: Slug, state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """List who closed which leftover, and who was denied, oldest first."""
+    with service_transaction(state) as connection:
+        rows = [msgspec.structs.asdict(row) for row in verify.audit(connection, slug)]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(("at", "event", "actor", "leftover_task", "surviving_task", "reason", "code"), rows)
 
 
 @charter_commands.command("show")

@@ -229,9 +229,9 @@ def load_part(connection: Connection, space: SpaceState, needs: Needs, now: date
         },
     ).one()
     standings = _standings.decode(row.standings)
-    notes = {found.id: found.note(space.slug) for found in _notes.decode(row.notes)}
+    notes = {note.id: note for note in decode_notes(row.notes, space.slug)}
     return BoardPart(
-        tasks={found.id: found.stored(space.slug) for found in _tasks.decode(row.tasks)},
+        tasks={stored.task.id: stored for stored in decode_tasks(row.tasks, space.slug)},
         survivors={found["id"]: found["superseded_by"] for found in msgspec.json.decode(row.pointers)},
         occupants={found.key: found.id for found in standings if found.occupies},
         standings=tuple(
@@ -263,13 +263,23 @@ def load_part(connection: Connection, space: SpaceState, needs: Needs, now: date
     )
 
 
+def decode_tasks(document: str, slug: str) -> list[StoredTask]:
+    """Return tasks from the JSON of their rows."""
+    return [row.stored(slug) for row in _tasks.decode(document)]
+
+
+def decode_notes(document: str, slug: str) -> list[Note]:
+    """Return notes from the JSON of their rows."""
+    return [row.note(slug) for row in _notes.decode(document)]
+
+
 def live_tasks(connection: Connection, slug: str) -> tuple[LiveTask, ...]:
     """Return a space's live tasks as a new charter would bind them."""
     return decode_live(connection.execute(_LIVE, {"slug": slug}).scalar_one())
 
 
 def decode_live(document: str) -> tuple[LiveTask, ...]:
-    """Return live tasks from the JSON of ``LIVE_TASKS``."""
+    """Return live tasks from the JSON that the statement above makes of them."""
     return tuple(
         LiveTask(
             id=row.id,
