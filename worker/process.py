@@ -24,9 +24,9 @@ from models.rules.codes import Code
 from models.rules.governance import NewCatalog
 from models.rules.intents import Sequenced, slug_of
 from models.rules.needs import needs_of
-from models.rules.outcomes import Answer, Outcome
+from models.rules.outcomes import Outcome
 from models.rules.snapshot import BoardPart, Snapshot
-from models.rules.window import Bindings, bind_window, decide, leaders, parts, refuse_all, takes_authority
+from models.rules.window import decide, parts, refuse_all, takes_authority
 from models.store import snapshot as store
 from models.store.apply import WindowRow, apply
 from models.store.board_part import live_tasks, load_part
@@ -34,10 +34,11 @@ from models.store.database import exclude_writers, share_locks
 from models.store.partitions import Fence, raise_fence
 from models.store.snapshot import FenceLostError
 from models.trace import trace_of
-from models.window.back import Back, Closed, LeaseLostError, Reservation
-from models.window.codec import Reply, UnknownFormatError
+from models.window.back import Back, Closed, LeaseLostError
+from models.window.codec import UnknownFormatError
 from worker.faults import Fault, classify
 from worker.leases import LeaseKeeper
+from worker.work import Work, replies
 
 TURN_SECONDS: Final = 1.0
 """How long one job stays with a partition that never runs dry, before the others have their turn."""
@@ -59,32 +60,6 @@ class OutageError(Exception):
 
 class _WindowFailedError(Exception):
     """The window's transaction fails for a reason in the window."""
-
-
-class _Job:
-    """One window in work: what stays the same for all its parts, and how its proposals are bound."""
-
-    def __init__(self, partition: str, closed: Closed) -> None:
-        self.partition = partition
-        self.window_id = closed.id
-        self.entries = closed.entries
-        self.held: frozenset[tuple[UUID, int]] = frozenset()
-        self.charter: CompiledCharter | None = None
-        self.bindings: Bindings = {}
-
-    def bind(self, charter: CompiledCharter | None) -> None:
-        """Bind every proposal: the long part of a window, done outside of any transaction."""
-        self.charter = charter
-        catalogs = {place: bound for place, bound in self.bindings.items() if isinstance(bound, NewCatalog)}
-        self.bindings = {**bind_window(self.entries, charter), **catalogs}
-
-    def reservations(self) -> dict[Reservation, tuple[UUID, int]]:
-        """Return a reservation for the first proposal of each key, as far as they are bound."""
-        by_id = {entry.submission.id: entry.submission for entry in self.entries}
-        return {
-            Reservation.of(self.partition, key, self.window_id, by_id[append].proposal_id(position)): (append, position)
-            for key, (append, position) in leaders(self.entries, self.bindings).items()
-        }
 
 
 class _CharterChangedError(Exception):
@@ -170,7 +145,7 @@ class Processor:
             if closed is None:
                 if fence is not None and fence.claims_due and not windows:
                     # Any window ends what is over; without one it is a window of no intents.
-                    self._commit(_Job(partition, Closed(uuid7(), (), 0)), fence, (), first_place=0)
+                    self._commit(Work(partition, Closed(uuid7(), (), 0)), fence, (), first_place=0)
                 return windows
             self._window(partition, closed, fence)
             windows += 1
@@ -182,7 +157,7 @@ class Processor:
         if closed.corrupt:
             bound.error("entries_dropped", count=closed.corrupt)
         started = time.perf_counter()
-        job = _Job(partition, closed)
+        job = Work(partition, closed)
         job.bind(self._charters.get(partition))
         wanted = job.reservations()
         held = self._courtesy.reserve(list(wanted))
@@ -204,12 +179,12 @@ class Processor:
             # charter in mind or, like this process until just now, none.
             reservations=wanted.keys() | job.reservations().keys(),
             entries=closed.entries,
-            replies=_replies(closed.entries, decided),
+            replies=replies(closed.entries, decided),
         )
         self._probe("answered")
         bound.info("window", intents=len(decided), ms=round((time.perf_counter() - started) * 1000, 1))
 
-    def _decide(self, job: _Job, fence: Fence, entries: Sequence[Sequenced]) -> list[Outcome]:
+    def _decide(self, job: Work, fence: Fence, entries: Sequence[Sequenced]) -> list[Outcome]:
         """Commit a window, part by part where its intents change the rules for those after them."""
         decided: list[Outcome] = []
         place = 0
@@ -219,7 +194,7 @@ class Processor:
             place += sum(len(entry.submission.proposals) for entry in part)
         return decided
 
-    def _foresee(self, job: _Job, part: Sequence[Sequenced]) -> None:
+    def _foresee(self, job: Work, part: Sequence[Sequenced]) -> None:
         """Bind a board's titles with a catalog that is to come into force, while nobody waits for a lock."""
         catalogs = [
             bound for entry in part if isinstance(bound := job.bindings.get((entry.submission.id, 0)), NewCatalog)
@@ -232,7 +207,7 @@ class Processor:
         for catalog in catalogs:
             catalog.rebinds(tasks, slug)
 
-    def _commit(self, job: _Job, fence: Fence, entries: Sequence[Sequenced], *, first_place: int) -> list[Outcome]:
+    def _commit(self, job: Work, fence: Fence, entries: Sequence[Sequenced], *, first_place: int) -> list[Outcome]:
         """Commit a window; one that fails by something in it is halved, so that only the culprit fails."""
         try:
             return self._attempt(job, fence, entries, first_place=first_place)
@@ -249,7 +224,7 @@ class Processor:
             ]
 
     def _commit_without(
-        self, job: _Job, fence: Fence, entries: Sequence[Sequenced], failure: _WindowFailedError, *, first_place: int
+        self, job: Work, fence: Fence, entries: Sequence[Sequenced], failure: _WindowFailedError, *, first_place: int
     ) -> list[Outcome]:
         """Commit a submission that fails alone, without those of its proposals that fail once more by themselves."""
         (entry,) = entries
@@ -276,7 +251,7 @@ class Processor:
 
     def _would_commit(
         self,
-        job: _Job,
+        job: Work,
         fence: Fence,
         entries: Sequence[Sequenced],
         *,
@@ -291,7 +266,7 @@ class Processor:
 
     def _attempt(
         self,
-        job: _Job,
+        job: Work,
         fence: Fence,
         entries: Sequence[Sequenced],
         *,
@@ -327,7 +302,7 @@ class Processor:
 
     def _transact(
         self,
-        job: _Job,
+        job: Work,
         fence: Fence,
         entries: Sequence[Sequenced],
         *,
@@ -399,18 +374,3 @@ class Processor:
         self._charters.move_to_end(partition)
         if len(self._charters) > _CHARTERS:
             self._charters.popitem(last=False)
-
-
-def _replies(entries: Sequence[Sequenced], decided: Sequence[Outcome]) -> dict[str, list[Reply]]:
-    """Return one list of replies for each web process that waits for any of them."""
-    answers: dict[UUID, dict[int, Answer]] = {}
-    for outcome in decided:
-        answers.setdefault(outcome.append_id, {})[outcome.position] = outcome.answer
-    replies: dict[str, list[Reply]] = {}
-    for entry in entries:
-        submission = entry.submission
-        found = answers.get(submission.id)
-        if found is not None and submission.reply_to:
-            ordered = tuple(found[position] for position in sorted(found))
-            replies.setdefault(submission.reply_to, []).append(Reply(submission.id, ordered))
-    return replies
