@@ -24,12 +24,22 @@ from models.trace import trace_of
 from models.window.front import Front, connect
 from web import problems, transport
 from web.directory import Directory
+from web.feed import STOPPING, Feed, Ledger
 from web.intake import Intake
+from web.paging import Cursors
 from web.problems import Problem
+from web.resources.actions import ACTIONS, TaskAction
+from web.resources.capabilities import Capabilities
+from web.resources.charters import BindPreview, Charter
+from web.resources.events import Events, EventStream
 from web.resources.health import Alive, Ready
+from web.resources.members import Member, Members
+from web.resources.notes import Note, Notes, NoteWithdrawal
 from web.resources.proposals import Proposal
+from web.resources.spaces import Space, Spaces
 from web.resources.tasks import Task, TaskBatch, Tasks
 from web.resources.whoami import WhoAmI
+from web.resources.windows import Window, Windows
 from web.sql import Sql
 from web.writes import Writes
 
@@ -61,6 +71,9 @@ class Parts:
             instance=uuid7().hex,
         )
         self.directory = Directory(self.sql)
+        self.cursors = Cursors(settings.secret_keys)
+        self.ledger = Ledger(self.sql)
+        self.feed = Feed(self.directory, self.ledger)
         self.intake = Intake(self.front, self.sql, web_id=self.name, wait_ms=settings.wait_ms)
         self.writes = Writes(self.intake, self.directory, self.sql, settings.secret_keys)
         self._tasks: list[asyncio.Task[None]] = []
@@ -74,6 +87,7 @@ class Parts:
                 ("watch", self.directory.watch()),
                 ("replies", self.intake.run_replies()),
                 ("look", self.intake.run_look()),
+                ("feed", self.feed.run()),
             )
         ]
         for task in self._tasks:
@@ -105,6 +119,7 @@ class _Lifespan:
 
     async def process_startup(self, scope: Mapping[str, Any], event: Mapping[str, Any]) -> None:  # noqa: ARG002
         await self._parts.start()
+        scope.get("state", {})[STOPPING] = self._parts.feed.stop
 
     async def process_shutdown(self, scope: Mapping[str, Any], event: Mapping[str, Any]) -> None:  # noqa: ARG002
         await self._parts.stop()
@@ -114,14 +129,34 @@ def create_app(parts: Parts) -> falcon.asgi.App[Any, Any]:
     """Return the application with its routes."""
     app = transport.EdgeApp()
     app.add_middleware(_Lifespan(parts))
-    tasks = Tasks(parts.directory, parts.writes)
     app.add_route("/healthz", Alive())
     app.add_route("/readyz", Ready(parts.directory, parts.sql, parts.front))
     app.add_route("/v0/whoami", WhoAmI(parts.directory))
     app.add_route("/v0/proposals/{proposal_id}", Proposal(parts.directory, parts.sql, parts.front))
-    app.add_route("/v0/spaces/{slug}/tasks", tasks)
-    app.add_route("/v0/spaces/{slug}/tasks/batch", TaskBatch(parts.directory, parts.writes))
-    app.add_route("/v0/spaces/{slug}/tasks/{task_id}", Task(parts.directory, parts.sql))
+    space = "/v0/spaces/{slug}"
+    app.add_route("/v0/capabilities", Capabilities(parts.directory))
+    app.add_route("/v0/spaces", Spaces(parts.directory, parts.sql, parts.cursors, parts.writes))
+    app.add_route(space, Space(parts.directory, parts.sql))
+    app.add_route(f"{space}/charter", Charter(parts.directory, parts.sql, parts.writes))
+    app.add_route(f"{space}/bind-preview", BindPreview(parts.directory, parts.sql))
+    app.add_route(f"{space}/members", Members(parts.directory, parts.sql, parts.cursors))
+    app.add_route(f"{space}/members/{{agent}}", Member(parts.directory, parts.sql, parts.writes))
+    app.add_route(f"{space}/windows", Windows(parts.directory, parts.sql, parts.cursors))
+    app.add_route(f"{space}/windows/{{window_id}}", Window(parts.directory, parts.sql))
+    board = f"{space}/tasks"
+    app.add_route(board, Tasks(parts.directory, parts.sql, parts.cursors, parts.writes))
+    app.add_route(f"{board}/batch", TaskBatch(parts.directory, parts.writes))
+    task = f"{board}/{{task_id}}"
+    app.add_route(task, Task(parts.directory, parts.sql))
+    for name in ACTIONS:
+        app.add_route(f"{task}/{name}", TaskAction(name, parts.directory, parts.writes))
+    app.add_route(f"{task}/notes", Notes(parts.directory, parts.sql, parts.cursors, parts.writes))
+    app.add_route(f"{task}/notes/{{note_id}}", Note(parts.directory, parts.sql))
+    withdrawal = NoteWithdrawal(parts.directory, parts.writes)
+    app.add_route(f"{task}/notes/{{note_id}}/withdraw", withdrawal)
+    app.add_route(f"{space}/notes/{{note_id}}/withdraw", withdrawal, suffix="alone")
+    app.add_route(f"{space}/events", Events(parts.directory, parts.ledger))
+    app.add_route(f"{space}/events/stream", EventStream(parts.directory, parts.feed))
     transport.install(app)
     problems.install(app)
     for kind in (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, RedisError):

@@ -44,6 +44,9 @@ SINGLE_HEADERS: Final = frozenset(
 )
 """Headers that decide what a request means and may stand in it once. Prefer is a list and may be repeated."""
 
+IDEMPOTENCY_KEY_CHARACTERS: Final = 200
+"""Longest Idempotency-Key."""
+
 MAX_KEY_CHARACTERS: Final = 512
 """Bound of a bearer key, far above any that is issued here."""
 
@@ -57,7 +60,7 @@ _MEDIA_TYPE: Final = re.compile(
 _LENGTH: Final = re.compile(r"[0-9]+\Z")
 _LENGTH_DIGITS: Final = 18
 _BEARER_KEY: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*\Z")
-_IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,200}\Z")
+_IDEMPOTENCY_KEY: Final = re.compile(rf"[\x21-\x7e]{{1,{IDEMPOTENCY_KEY_CHARACTERS}}}\Z")
 _QUERY: Final = re.compile(rb"(?:[A-Za-z0-9\-._~!$'()*+,;:@/?=&]|%[0-9A-Fa-f]{2})*+\Z")
 _ENTITY_TAG: Final = r'(?:W/)?"[\x21\x23-\x7e]*+"'
 _ENTITY_TAGS: Final = re.compile(rf"[ \t]*+{_ENTITY_TAG}(?:[ \t]*+,[ \t]*+{_ENTITY_TAG})*+[ \t]*+\Z")
@@ -217,6 +220,17 @@ async def read_body(req: falcon.asgi.Request, limit_bytes: int) -> bytes:
     if len(body) != length:
         raise Refusal(Code.BODY_INCOMPLETE)
     return body
+
+
+async def read_optional_body(req: falcon.asgi.Request, limit_bytes: int) -> bytes:
+    """Return the JSON body as :func:`read_body` does, or ``{}`` for a request that says that it has none.
+
+    Raises:
+        Refusal: as :func:`read_body`.
+    """
+    if req.get_header("Content-Length") in {None, "0"} and req.get_header("Transfer-Encoding") is None:
+        return b"{}"
+    return await read_body(req, limit_bytes)
 
 
 def if_match(req: falcon.asgi.Request) -> tuple[int, ...] | None:

@@ -45,6 +45,7 @@ class Code(StrEnum):
     MEMBER_NOT_FOUND = "member_not_found"
     AGENT_NOT_FOUND = "agent_not_found"
     WINDOW_NOT_FOUND = "window_not_found"
+    CHARTER_NOT_FOUND = "charter_not_found"
     PROPOSAL_UNKNOWN = "proposal_unknown"
 
     METHOD_NOT_ALLOWED = "method_not_allowed"
@@ -188,6 +189,9 @@ _MEANINGS: Final[Mapping[Code, _Meaning]] = {
     ),
     Code.WINDOW_NOT_FOUND: _Meaning(
         404, "There is no such window", "Use a window_id that a task or a proposal of this space bears."
+    ),
+    Code.CHARTER_NOT_FOUND: _Meaning(
+        404, "There is no such revision", "Use a charter_revision that the space or a task's bind bears."
     ),
     Code.PROPOSAL_UNKNOWN: _Meaning(
         404,

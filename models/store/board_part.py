@@ -204,12 +204,16 @@ SELECT
    WHERE m.space_id = :space AND m.role = 'steward' AND cardinality(CAST(:agents AS text[])) > 0) AS stewards
 """)  # noqa: S608 - the only interpolations are constants
 
-_LIVE = text(f"""
-SELECT coalesce(json_agg(json_build_object('id', t.id, 'title', t.title, 'target', t.target,
-  'delivery_mode', t.delivery_mode,
-  'requested', CASE WHEN t.bind ->> 'provenance' = 'request' THEN t.work_item_id END) ORDER BY t.id), '[]')::text
-FROM tasks t JOIN spaces s ON s.id = t.space_id WHERE s.slug = :slug AND {LIVE_SQL}
-""")  # noqa: S608 - the only interpolation is a constant
+LIVE_TASKS_JSON: Final = (
+    "coalesce(json_agg(json_build_object('id', t.id, 'title', t.title, 'target', t.target, "
+    "'delivery_mode', t.delivery_mode, "
+    "'requested', CASE WHEN t.bind ->> 'provenance' = 'request' THEN t.work_item_id END) ORDER BY t.id), '[]')::text"
+)
+"""Live tasks as another charter would bind them, for :func:`decode_live`."""
+
+_LIVE = text(
+    f"SELECT {LIVE_TASKS_JSON} FROM tasks t JOIN spaces s ON s.id = t.space_id WHERE s.slug = :slug AND {LIVE_SQL}"  # noqa: S608 - constants
+)
 
 
 def load_part(connection: Connection, space: SpaceState, needs: Needs, now: datetime) -> BoardPart:
@@ -279,7 +283,7 @@ def live_tasks(connection: Connection, slug: str) -> tuple[LiveTask, ...]:
 
 
 def decode_live(document: str) -> tuple[LiveTask, ...]:
-    """Return live tasks from the JSON that the statement above makes of them."""
+    """Return live tasks from ``LIVE_TASKS_JSON``."""
     return tuple(
         LiveTask(
             id=row.id,

@@ -63,19 +63,26 @@ class Proposal:
                 raise Refusal(Code.PROPOSAL_UNKNOWN)
             return await self._decided(stored, append_id, position, principal)
         slug = slug_of(partition)
-        await self._readable(slug, principal)
+        if slug is not None:
+            await self._readable(slug, principal)
+        elif principal is None:
+            raise Refusal(Code.PROPOSAL_UNKNOWN)
         return {"proposal_id": proposal_id, "state": "pending", "space": slug, "retry_after_ms": 1000}
 
     async def _decided(
         self, stored: StoredProposal, append_id: UUID, position: int | None, principal: Principal | None
     ) -> dict[str, Any]:
         slug = slug_of(stored.partition)
-        role = await self._readable(slug, principal)
+        role = None if slug is None else await self._readable(slug, principal)
         chosen = [one for one in stored.outcomes if position is None or one.position == position]
         batch = stored.outcomes[0].batch
         if not chosen or (batch is False and position is not None):
             raise Refusal(Code.PROPOSAL_UNKNOWN)
-        trusted = principal is not None and (role is Role.STEWARD or principal.agent_id == chosen[0].actor)
+        own = principal is not None and principal.agent_id == chosen[0].actor
+        if slug is None and not own:
+            # A space's creation: whoever may read the space finds it there.
+            raise Refusal(Code.PROPOSAL_UNKNOWN)
+        trusted = own or role is Role.STEWARD
         views = [_view(one, append_id, trusted=trusted) for one in chosen]
         common = {
             "state": "decided",
