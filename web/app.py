@@ -35,6 +35,7 @@ from web.resources.events import Events, EventStream
 from web.resources.health import Alive, Ready
 from web.resources.members import Member, Members
 from web.resources.notes import Note, Notes, NoteWithdrawal
+from web.resources.openapi import OpenApi
 from web.resources.proposals import Proposal
 from web.resources.spaces import Space, Spaces
 from web.resources.tasks import Task, TaskBatch, Tasks
@@ -131,6 +132,7 @@ def create_app(parts: Parts) -> falcon.asgi.App[Any, Any]:
     app.add_middleware(_Lifespan(parts))
     app.add_route("/healthz", Alive())
     app.add_route("/readyz", Ready(parts.directory, parts.sql, parts.front))
+    app.add_route("/v0/openapi.json", OpenApi(app.operations))
     app.add_route("/v0/whoami", WhoAmI(parts.directory))
     app.add_route("/v0/proposals/{proposal_id}", Proposal(parts.directory, parts.sql, parts.front))
     space = "/v0/spaces/{slug}"

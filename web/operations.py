@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from models.rules.codes import Code
+from models.rules.intents import REFUSED_IN_DRAIN, Intent
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -25,6 +26,36 @@ class Auth(StrEnum):
     KEY = "key"
 
 
+_EDGE: Final = frozenset({Code.HEADER_INVALID, Code.HEADER_REPEATED, Code.QUERY_INVALID, Code.INTERNAL_ERROR})
+_IDENTITY: Final = frozenset({Code.AUTHENTICATION_REQUIRED, Code.CREDENTIAL_INVALID, Code.COMMONS_RUNTIME_UNAVAILABLE})
+_BODY: Final = frozenset(
+    {
+        Code.MALFORMED_JSON,
+        Code.DUPLICATE_JSON_KEY,
+        Code.NESTING_TOO_DEEP,
+        Code.BODY_INCOMPLETE,
+        Code.LENGTH_REQUIRED,
+        Code.REQUEST_TOO_LARGE,
+        Code.MEDIA_TYPE_UNSUPPORTED,
+        Code.CONTENT_ENCODING_UNSUPPORTED,
+        Code.FIELD_UNKNOWN,
+        Code.FIELD_MISSING,
+        Code.FIELD_INVALID,
+    }
+)
+_WRITE: Final = frozenset(
+    {
+        Code.IDEMPOTENCY_KEY_INVALID,
+        Code.IDEMPOTENCY_KEY_REUSED,
+        Code.ACTOR_NOT_ACTIVE,
+        Code.RATE_LIMITED,
+        Code.INTENT_FAILED,
+        Code.ALLOCATION_PENDING,
+        Code.WINDOW_FULL,
+    }
+)
+
+
 class Query(msgspec.Struct, frozen=True):
     """A query field: its JSON schema and what it does."""
 
@@ -35,10 +66,11 @@ class Query(msgspec.Struct, frozen=True):
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One method of a route.
 
-    ``answers`` maps each 2xx status to the type of its body (None: no body). ``codes`` are the refusals of the
-    operation itself; those of transport, authentication, writing and reading a space follow from the other members.
-    ``body`` is the type of the request's JSON, ``body_optional`` whether none may be sent. ``write`` marks what goes
-    through a window; ``if_match`` what takes a precondition; ``etag`` what answers a revision.
+    ``answers`` maps each 2xx status to the type of its body, or to a tuple of the types it may have. ``codes`` are the
+    refusals of the operation itself; those of transport, authentication, writing and reading a space follow from the
+    other members (:func:`codes_of`). ``body`` is the type of the request's JSON, ``body_optional`` whether none may be
+    sent. ``intent`` is the kind of write that goes through a window; ``if_match`` marks what takes a precondition,
+    ``etag`` what answers a revision.
     """
 
     id: str
@@ -49,7 +81,25 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     body: Any = None
     body_optional: bool = False
     query: Mapping[str, Query] = _NONE
-    write: bool = False
+    intent: type[Intent] | None = None
     if_match: bool = False
     etag: bool = False
     media_type: str = "application/json"
+
+
+def codes_of(path: str, operation: Operation) -> frozenset[Code]:
+    """Return every code that an operation may answer: its own, and those that follow from what it takes."""
+    codes = operation.codes | _EDGE
+    if operation.auth is not Auth.NONE:
+        codes |= _IDENTITY
+    if "{slug}" in path:
+        codes |= {Code.SPACE_NOT_FOUND}
+    if operation.body is not None:
+        codes |= _BODY
+    if operation.intent is not None:
+        codes |= _WRITE
+        if "{slug}" in path:
+            codes |= {Code.NOT_A_MEMBER}
+        if operation.intent in REFUSED_IN_DRAIN:
+            codes |= {Code.WORK_DRAIN_ACTIVE}
+    return codes

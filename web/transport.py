@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 
 import falcon
 import falcon.asgi
-import falcon.inspect
+from falcon.routing.util import map_http_methods
 
 from models.rules.codes import Code
 from web.operations import Operation
@@ -108,6 +108,15 @@ class EdgeApp(falcon.asgi.App[EdgeRequest, falcon.asgi.Response]):
 
     def __init__(self) -> None:
         super().__init__(request_type=EdgeRequest)
+        self.operations: dict[tuple[str, str], Operation | None] = {}
+        """What each method of each route does; None where its resource does not say."""
+
+    def add_route(self, uri_template: str, resource: object, **options: Any) -> None:  # noqa: ANN401 - Falcon's own
+        """Add a route and learn its operations."""
+        super().add_route(uri_template, resource, **options)
+        declared = getattr(resource, "operations", {})
+        for method, handler in map_http_methods(resource, suffix=options.get("suffix")).items():
+            self.operations[uri_template, method] = declared.get(getattr(handler, "__name__", ""))
 
     async def __call__(  # type: ignore[override]  # Falcon derives its ASGI app from its WSGI app
         self,
@@ -307,12 +316,9 @@ class Edge:
     storing.
     """
 
-    def __init__(self, app: falcon.asgi.App[Any, Any]) -> None:
-        """Learn the app's handlers; routes that are added later are not served."""
-        self._handler_names: dict[str, dict[str, str]] = {
-            route.path: {method.method: method.function_name for method in route.methods if not method.internal}
-            for route in falcon.inspect.inspect_routes(app)
-        }
+    def __init__(self, app: EdgeApp) -> None:
+        """Learn the app's operations; routes that are added later are not served."""
+        self._operations = dict(app.operations)
 
     async def process_request(self, req: falcon.asgi.Request, _resp: falcon.asgi.Response) -> None:
         """Answer 404 to paths with control characters: no route has one, and no store should meet a NUL."""
@@ -323,16 +329,16 @@ class Edge:
         self,
         req: falcon.asgi.Request,
         _resp: falcon.asgi.Response,
-        resource: object,
+        _resource: object,
         _params: Mapping[str, Any],
     ) -> None:
         """Apply the checks, unless Falcon is about to answer 405 or OPTIONS by itself."""
-        handler = self._handler_names[req.uri_template or ""].get(req.method)
-        if handler is None:
+        route = (req.uri_template or "", req.method)
+        if route not in self._operations:
             return
+        operation = self._operations[route]
         refuse_missing_host(req.scope)
         refuse_repeated_headers(req.scope)
-        operation: Operation | None = getattr(resource, "operations", {}).get(handler)
         req.context.query = refuse_query(req, operation.query.keys() if operation else _NO_FIELDS)
 
     async def process_response(
@@ -348,6 +354,6 @@ class Edge:
             resp.set_header("Cache-Control", "no-store")
 
 
-def install(app: falcon.asgi.App[Any, Any]) -> None:
+def install(app: EdgeApp) -> None:
     """Put the edge in front of the app's routes, all of which must have been added. Once for each app."""
     app.add_middleware(Edge(app))

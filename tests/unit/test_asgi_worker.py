@@ -15,7 +15,11 @@ def test_it_gives_up_on_requests_before_its_arbiter_kills_it(
 ) -> None:
     """Both begin to count at the same signal, and whoever is killed has shut nothing down."""
     began: list[Any] = []
-    monkeypatch.setattr(ASGIWorker, "init_process", began.append)
+
+    def begin(self: ASGIWorker) -> None:
+        began.append(self)
+
+    monkeypatch.setattr(ASGIWorker, "init_process", begin)
     config = Config()
     config.set("graceful_timeout", arbiters)
     worker = Worker(0, 0, [], None, 30, config, None)

@@ -10,7 +10,19 @@ import falcon.asgi
 import msgspec
 
 from models.rules.codes import Code
-from models.rules.intents import ClaimTask, Intent, ReleaseTask, ReopenTask
+from models.rules.intents import (
+    AssignTask,
+    ClaimTask,
+    HoldTask,
+    Intent,
+    ReleaseTask,
+    ReopenTask,
+    ReviewTask,
+    SubmitTask,
+    SupersedeTask,
+    UnholdTask,
+    WithdrawTask,
+)
 from models.rules.leftovers import Closed
 from models.rules.tasks import Task
 from web import action_inputs as inputs
@@ -28,6 +40,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     summary: str
     body: type[Any]
+    kind: type[Intent]
     intent: Callable[[int, Any], Intent]
     codes: frozenset[Code]
     body_optional: bool = False
@@ -41,6 +54,7 @@ _REASONED: Final = frozenset({Code.REASON_EMPTY})
 _CLOSE: Final = Action(
     id="supersedeSpaceTask",
     summary="Close a leftover in favour of the task that goes on with the work; nothing is deleted",
+    kind=SupersedeTask,
     body=inputs.Closing,
     intent=inputs.supersede,
     codes=_MOVES
@@ -62,6 +76,7 @@ ACTIONS: Final[Mapping[str, Action]] = MappingProxyType(
         "claim": Action(
             id="claimSpaceTask",
             summary="Take an open task, or the one that is assigned to you; of several claims one wins",
+            kind=ClaimTask,
             body=inputs.Nothing,
             intent=lambda task_id, _: ClaimTask(task_id=task_id),
             codes=_MOVES | {Code.TASK_ALREADY_CLAIMED, Code.TASK_ASSIGNED},
@@ -70,6 +85,7 @@ ACTIONS: Final[Mapping[str, Action]] = MappingProxyType(
         "assign": Action(
             id="assignSpaceTask",
             summary="Give a task to a member, as a steward",
+            kind=AssignTask,
             body=inputs.Assignment,
             intent=inputs.assign,
             codes=_MOVES | {Code.STEWARD_REQUIRED, Code.ASSIGNEE_NOT_A_MEMBER},
@@ -77,6 +93,7 @@ ACTIONS: Final[Mapping[str, Action]] = MappingProxyType(
         "release": Action(
             id="releaseSpaceTask",
             summary="Give a task back",
+            kind=ReleaseTask,
             body=inputs.Nothing,
             intent=lambda task_id, _: ReleaseTask(task_id=task_id),
             codes=_MOVES | {Code.HOLDER_REQUIRED},
@@ -85,6 +102,7 @@ ACTIONS: Final[Mapping[str, Action]] = MappingProxyType(
         "submit": Action(
             id="submitSpaceTask",
             summary="Hand in the work, with evidence where the task's policy asks for it",
+            kind=SubmitTask,
             body=inputs.Submitted,
             intent=inputs.submit,
             codes=_MOVES | {Code.HOLDER_REQUIRED, Code.EVIDENCE_REQUIRED, Code.EVIDENCE_INVALID, Code.BODY_INVALID},
@@ -93,6 +111,7 @@ ACTIONS: Final[Mapping[str, Action]] = MappingProxyType(
         "review": Action(
             id="reviewSpaceTask",
             summary="Judge work that another member handed in",
+            kind=ReviewTask,
             body=inputs.Review,
             intent=inputs.review,
             codes=_MOVES | {Code.INDEPENDENT_REVIEW_REQUIRED, Code.DECISION_UNKNOWN, Code.BODY_INVALID},
@@ -100,6 +119,7 @@ ACTIONS: Final[Mapping[str, Action]] = MappingProxyType(
         "withdraw": Action(
             id="withdrawSpaceTask",
             summary="Take a task off the board before it is done",
+            kind=WithdrawTask,
             body=inputs.Reason,
             intent=inputs.withdraw,
             codes=_MOVES | _REASONED | {Code.CREATOR_REQUIRED},
@@ -107,6 +127,7 @@ ACTIONS: Final[Mapping[str, Action]] = MappingProxyType(
         "reopen": Action(
             id="reopenSpaceTask",
             summary="Put an ended task back on the board, as a steward, if its ConflictKey is free",
+            kind=ReopenTask,
             body=inputs.Nothing,
             intent=lambda task_id, _: ReopenTask(task_id=task_id),
             codes=_MOVES | {Code.STEWARD_REQUIRED, Code.CONFLICT_KEY_OCCUPIED, Code.CONFLICT_KEY_RESERVED},
@@ -115,6 +136,7 @@ ACTIONS: Final[Mapping[str, Action]] = MappingProxyType(
         "hold": Action(
             id="holdSpaceTask",
             summary="Let no new task take this one's ConflictKey, as a steward",
+            kind=HoldTask,
             body=inputs.Reason,
             intent=inputs.hold,
             codes=_COMMON | _REASONED | {Code.STEWARD_REQUIRED, Code.TASK_STATE_CONFLICT},
@@ -122,6 +144,7 @@ ACTIONS: Final[Mapping[str, Action]] = MappingProxyType(
         "unhold": Action(
             id="unholdSpaceTask",
             summary="End a hold, as a steward",
+            kind=UnholdTask,
             body=inputs.Reason,
             intent=inputs.unhold,
             codes=_COMMON | _REASONED | {Code.STEWARD_REQUIRED, Code.TASK_STATE_CONFLICT},
@@ -149,7 +172,7 @@ class TaskAction:
                 codes=self._action.codes,
                 body=self._action.body,
                 body_optional=self._action.body_optional,
-                write=True,
+                intent=self._action.kind,
                 if_match=True,
                 etag=self._action.answer is Task,
             )

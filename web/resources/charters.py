@@ -14,6 +14,7 @@ from models.rules.charter import CompiledCharter, bind, compile_charter, score
 from models.rules.codes import Code
 from models.rules.conflict import ConflictKey, task_key
 from models.rules.governance import NewCatalog
+from models.rules.intents import SetCharter
 from models.rules.outcomes import encode
 from models.rules.spaces import CharterChange, CharterView, Role
 from models.rules.tasks import BindView
@@ -60,13 +61,9 @@ class Charter:
             codes=frozenset({Code.STEWARD_REQUIRED, Code.CATALOG_INVALID, Code.REVISION_MISMATCH}),
             body=CharterInput,
             query=MappingProxyType(
-                {
-                    "dry_run": Query(
-                        {"type": "boolean", "default": False}, "Only answer what it would rebind."
-                    )
-                }
+                {"dry_run": Query({"type": "boolean", "default": False}, "Only answer what it would rebind.")}
             ),
-            write=True,
+            intent=SetCharter,
             if_match=True,
             etag=True,
         ),

@@ -48,7 +48,7 @@ class Events:
 
     operations: ClassVar = {
         "on_get": Operation(
-            id="list_events",
+            id="listSpaceEvents",
             summary="What happened in a space after an event, oldest first; never a gap, however slow a commit was",
             answers={200: EventList},
             auth=Auth.OPTIONAL,
@@ -88,8 +88,8 @@ class EventStream:
 
     operations: ClassVar = {
         "on_get": Operation(
-            id="stream_events",
-            summary="What happens in a space, as server-sent events; Last-Event-ID or after says where to go on",
+            id="streamSpaceEvents",
+            summary="What happens in a space, as server-sent events: behind Last-Event-ID or after, else from now on",
             answers={200: str},
             auth=Auth.OPTIONAL,
             codes=frozenset({Code.HEADER_INVALID, Code.RATE_LIMITED}),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import falcon.asgi
+import msgspec
 from psycopg import Error
 from psycopg_pool import PoolTimeout
 from redis import RedisError
@@ -12,20 +15,47 @@ from models.store import reads
 from models.store.migrate import HEAD
 from models.window.front import Front
 from web.directory import Directory
+from web.operations import Auth, Operation
 from web.sql import Sql
+
+
+class Liveness(msgspec.Struct, frozen=True, kw_only=True):
+    """The process answers."""
+
+    alive: bool
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the process can serve; each part is ``ok`` or says what is wrong with it."""
+
+    ready: bool
+    parts: dict[str, str]
 
 
 class Alive:
     """``GET /healthz``: the process answers."""
 
+    operations: ClassVar = {
+        "on_get": Operation(id="isAlive", summary="The process answers", answers={200: Liveness}, auth=Auth.NONE)
+    }
+
     async def on_get(self, _req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Answer that the process lives."""
         resp.content_type = "application/json"
-        resp.data = b'{"alive":true}'
+        resp.data = encode(Liveness(alive=True)).encode()
 
 
 class Ready:
     """``GET /readyz``: SQL and Redis answer, the schema is this version's, and Redis never evicts."""
+
+    operations: ClassVar = {
+        "on_get": Operation(
+            id="isReady",
+            summary="Whether the process can serve, and if not, which part fails",
+            answers={200: Readiness, 503: Readiness},
+            auth=Auth.NONE,
+        )
+    }
 
     def __init__(self, directory: Directory, sql: Sql, front: Front) -> None:
         self._directory = directory
@@ -38,7 +68,8 @@ class Ready:
         ready = all(fault is None for fault in parts.values())
         resp.status = 200 if ready else 503
         resp.content_type = "application/json"
-        resp.data = encode({"ready": ready, "parts": {name: fault or "ok" for name, fault in parts.items()}}).encode()
+        told = {name: fault or "ok" for name, fault in parts.items()}
+        resp.data = encode(Readiness(ready=ready, parts=told)).encode()
 
     async def _database(self) -> str | None:
         try:

@@ -8,7 +8,7 @@ import falcon.asgi
 import msgspec
 
 from models.rules.codes import Code
-from models.rules.intents import RemoveMember
+from models.rules.intents import RemoveMember, SetMember
 from models.rules.outcomes import encode
 from models.rules.spaces import MemberView
 from models.store import space_reads
@@ -84,14 +84,14 @@ class Member:
             answers={200: MemberView},
             codes=frozenset({Code.STEWARD_REQUIRED, Code.AGENT_NOT_FOUND, Code.LAST_STEWARD, Code.ROLE_UNKNOWN}),
             body=MemberInput,
-            write=True,
+            intent=SetMember,
         ),
         "on_delete": Operation(
             id="removeSpaceMember",
             summary="Take an agent's role, as a steward; everyone may leave by themselves",
             answers={200: MemberView},
             codes=frozenset({Code.STEWARD_REQUIRED, Code.AGENT_NOT_FOUND, Code.MEMBER_NOT_FOUND, Code.LAST_STEWARD}),
-            write=True,
+            intent=RemoveMember,
         ),
     }
 

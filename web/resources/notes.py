@@ -8,7 +8,7 @@ import falcon.asgi
 import msgspec
 
 from models.rules.codes import Code
-from models.rules.intents import WithdrawNote
+from models.rules.intents import PostNote, WithdrawNote
 from models.rules.notes import Note as NoteView
 from models.rules.outcomes import encode
 from models.store import lists
@@ -61,7 +61,7 @@ class Notes:
                 }
             ),
             body=NoteInput,
-            write=True,
+            intent=PostNote,
         ),
     }
 
@@ -140,7 +140,7 @@ class NoteWithdrawal:
             codes=frozenset({Code.TASK_NOT_FOUND, Code.NOTE_NOT_FOUND, Code.AUTHOR_REQUIRED, Code.NOTE_STATE_CONFLICT}),
             body=Nothing,
             body_optional=True,
-            write=True,
+            intent=WithdrawNote,
         ),
         "on_post_alone": Operation(
             id="withdrawNote",
@@ -149,7 +149,7 @@ class NoteWithdrawal:
             codes=frozenset({Code.NOTE_NOT_FOUND, Code.AUTHOR_REQUIRED, Code.NOTE_STATE_CONFLICT}),
             body=Nothing,
             body_optional=True,
-            write=True,
+            intent=WithdrawNote,
         ),
     }
 

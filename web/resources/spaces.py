@@ -8,7 +8,7 @@ import falcon.asgi
 import msgspec
 
 from models.rules.codes import Code
-from models.rules.intents import actor_partition
+from models.rules.intents import CreateSpace, actor_partition
 from models.rules.outcomes import encode
 from models.rules.spaces import SpaceView
 from models.store import space_reads
@@ -51,7 +51,7 @@ class Spaces:
             answers={201: SpaceView},
             codes=frozenset({Code.SLUG_INVALID, Code.SLUG_TAKEN, Code.VISIBILITY_UNKNOWN, Code.CATALOG_INVALID}),
             body=SpaceInput,
-            write=True,
+            intent=CreateSpace,
         ),
     }
 

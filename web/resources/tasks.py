@@ -10,6 +10,7 @@ import falcon.asgi
 import msgspec
 
 from models.rules.codes import Code
+from models.rules.intents import CreateTask
 from models.rules.outcomes import encode
 from models.rules.tasks import LIVE, Status
 from models.rules.tasks import Task as TaskView
@@ -91,7 +92,7 @@ class Tasks:
             answers={201: TaskView},
             codes=_CREATION | {Code.CONFLICT_KEY_OCCUPIED, Code.CONFLICT_KEY_RESERVED},
             body=TaskInput,
-            write=True,
+            intent=CreateTask,
             etag=True,
         ),
     }
@@ -139,7 +140,7 @@ class TaskBatch:
             answers={200: BatchResults},
             codes=_CREATION,
             body=BatchInput,
-            write=True,
+            intent=CreateTask,
         )
     }
 
