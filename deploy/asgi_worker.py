@@ -2,7 +2,7 @@
 
 As it comes, a connection without a whole header stays for ever, a peer that does not read keeps its handler waiting
 and its connection open for ever, and each such connection makes the arbiter kill the process at the stop instead of
-letting it end. Names with an underscore are gunicorn 27's own; tests/acceptance/test_connections.py notices when they change.
+letting it end. Names with an underscore are gunicorn 27's own: tests/acceptance/test_connections.py notices a change.
 """
 
 from __future__ import annotations

@@ -249,10 +249,10 @@ def _refused(codes: list[Code]) -> dict[str, Any]:
         *(["Retry-After"] if any(code in RETRY_AFTER_S for code in codes) else []),
         *(["WWW-Authenticate"] if any(STATUS[code] == 401 for code in codes) else []),  # noqa: PLR2004
     ]
-    unknown = [code for code in codes if code in OUTCOME_UNKNOWN]
+    open_ = [code for code in codes if code in OUTCOME_UNKNOWN]
+    told = f"; whether something was written is open after {', '.join(open_)}" if open_ else ""
     return {
-        "description": ", ".join(codes)
-        + (". After these the outcome may be open: repeat with the same key." * bool(unknown)),
+        "description": ", ".join(codes) + told,
         "content": {
             _PROBLEM_JSON: {
                 "schema": {

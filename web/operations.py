@@ -92,6 +92,9 @@ def codes_of(path: str, operation: Operation) -> frozenset[Code]:
     codes = operation.codes | _EDGE
     if operation.auth is not Auth.NONE:
         codes |= _IDENTITY
+    if "{" in path:
+        # What does not fit a path's field may be no route at all, such as a control character.
+        codes |= {Code.ROUTE_UNKNOWN}
     if "{slug}" in path:
         codes |= {Code.SPACE_NOT_FOUND}
     if operation.body is not None:
