@@ -16,7 +16,7 @@ from models.rules.canonical import keyed_digest
 from models.rules.charter import CatalogRow, Charter, CompiledCharter, compile_charter
 from models.rules.conflict import ConflictKey, DeliveryMode, Kind
 from models.rules.idempotency import Remembered
-from models.rules.intents import CreateTask, Proposal, Sequenced, SlotDigest, Submission, ValidationPolicy
+from models.rules.intents import CreateTask, Intent, Proposal, Sequenced, SlotDigest, Submission, ValidationPolicy
 from models.rules.needs import needs_of
 from models.rules.notes import Note
 from models.rules.outcomes import Answer, Outcome
@@ -78,6 +78,19 @@ def submission(
         slots=slots,
         reply_to=reply_to,
     )
+
+
+def propose(
+    intent: Intent,
+    *,
+    actor: str = ALPHA,
+    number: int = 1,
+    if_match: tuple[int, ...] | None = None,
+    slots: tuple[SlotDigest, ...] = (),
+) -> Submission:
+    """A submission of one intent of any kind."""
+    sent = submission(number=number, proposals=(Proposal.of(intent),), actor=actor, slots=slots)
+    return msgspec.structs.replace(sent, if_match=if_match)
 
 
 def key_of(*, agent: str) -> str:
@@ -278,6 +291,11 @@ class Board:
         self.check()
         for outcome in sorted(plan.fresh, key=lambda one: one.position):
             self.decided[outcome.append_id] = (*self.decided.get(outcome.append_id, ()), outcome)
+        for row in plan.members:
+            found = self.authorities[key_of(agent=row.agent)]
+            self.authorities[key_of(agent=row.agent)] = msgspec.structs.replace(found, role=row.role)
+        if plan.catalog is not None:
+            self.charter = compile_charter(Charter(revision=self.charter.revision + 1, rows=plan.catalog))
         for row in plan.slots:
             assert row.digest.slot not in self.remembered, "a key remembered twice"
             self.remembered[row.digest.slot] = Remembered(
