@@ -80,6 +80,44 @@ def test_one_title_in_two_normal_forms(service: Stack, board: Board) -> None:
     play(service, scenario)
 
 
+SAME_WORK = [
+    ("Straße zum Riff", "STRASSE ZUM RIFF"),
+    ("ὈΔΥΣΣΕΎΣ", "ὀδυσσεύς"),
+    ("ΣΊΣΥΦΟΣ", "Σίσυφος"),
+    ("हिन्दी में रीफ़ का नक्शा", "हिन्दी  में\tरीफ़ का नक्शा"),
+    ("แผนที่แนวปะการัง", " แผนที่แนวปะการัง "),
+    ("Ship 👩\u200d🚀 reports", "SHIP 👩\u200d🚀 REPORTS"),
+    ("\uff21\uff42\uff43 reef", "\uff41\uff42\uff43 Reef"),
+    ("Map\u3000the\u00a0reef", "Map the reef"),
+]
+OTHER_WORK = [
+    ("ISPARTA \u0131rma\u011f\u0131", "isparta irmagi"),
+    ("\uff21\uff42\uff43", "Abc"),
+    ("Ship 👩\u200d🚀", "Ship 👩🚀"),
+    ("คน", "คนํ"),
+]
+
+
+def test_titles_of_many_scripts_are_one_work_or_two(service: Stack, board: Board) -> None:
+    """Composed and folded forms name one work; dotless i, full-width forms, joiners and marks make another."""
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        alpha, beta, *_ = board.members
+        for first, second in SAME_WORK:
+            won = await create(client, board, alpha, {"title": first})
+            lost = await create(client, board, beta, {"title": second})
+            assert (won.status_code, lost.status_code) == (201, 409), (first, second)
+            assert lost.json()["winner"]["id"] == won.json()["id"]
+        for pair in OTHER_WORK:
+            answers = [await create(client, board, alpha, {"title": title}) for title in pair]
+            assert [answer.status_code for answer in answers] == [201, 201], pair
+        for hidden in ("\u202e", "\u200b", "\u00ad", "\ufeff", "\u0007", "\u0000", "\u0378", "\ue000"):
+            refused = await create(client, board, alpha, {"title": f"Reef{hidden} map"})
+            assert (refused.status_code, refused.json()["code"]) == (422, "title_invalid"), repr(hidden)
+
+    play(service, scenario)
+
+
 def test_who_an_agent_is_says_its_id(service: Stack, board: Board) -> None:
     """Handles that look alike are two agents: one does not own the other's task."""
     twins = add_agents(service.database, ["alpha", "\u0430da"])
