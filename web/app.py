@@ -26,7 +26,7 @@ from web import problems, transport
 from web.directory import Directory
 from web.feed import STOPPING, Feed, Ledger
 from web.intake import Intake
-from web.paging import Cursors
+from web.paging import Cursors, Pages
 from web.problems import Problem
 from web.resources.actions import ACTIONS, TaskAction
 from web.resources.capabilities import Capabilities
@@ -72,7 +72,7 @@ class Parts:
             instance=uuid7().hex,
         )
         self.directory = Directory(self.sql)
-        self.cursors = Cursors(settings.secret_keys)
+        self.pages = Pages(self.sql, Cursors(settings.secret_keys))
         self.ledger = Ledger(self.sql)
         self.feed = Feed(self.directory, self.ledger)
         self.intake = Intake(self.front, self.sql, web_id=self.name, wait_ms=settings.wait_ms)
@@ -137,22 +137,22 @@ def create_app(parts: Parts) -> falcon.asgi.App[Any, Any]:
     app.add_route("/v0/proposals/{proposal_id}", Proposal(parts.directory, parts.sql, parts.front))
     space = "/v0/spaces/{slug}"
     app.add_route("/v0/capabilities", Capabilities(parts.directory))
-    app.add_route("/v0/spaces", Spaces(parts.directory, parts.sql, parts.cursors, parts.writes))
+    app.add_route("/v0/spaces", Spaces(parts.directory, parts.pages, parts.writes))
     app.add_route(space, Space(parts.directory, parts.sql))
     app.add_route(f"{space}/charter", Charter(parts.directory, parts.sql, parts.writes))
     app.add_route(f"{space}/bind-preview", BindPreview(parts.directory, parts.sql))
-    app.add_route(f"{space}/members", Members(parts.directory, parts.sql, parts.cursors))
+    app.add_route(f"{space}/members", Members(parts.directory, parts.pages))
     app.add_route(f"{space}/members/{{agent}}", Member(parts.directory, parts.sql, parts.writes))
-    app.add_route(f"{space}/windows", Windows(parts.directory, parts.sql, parts.cursors))
+    app.add_route(f"{space}/windows", Windows(parts.directory, parts.pages))
     app.add_route(f"{space}/windows/{{window_id}}", Window(parts.directory, parts.sql))
     board = f"{space}/tasks"
-    app.add_route(board, Tasks(parts.directory, parts.sql, parts.cursors, parts.writes))
+    app.add_route(board, Tasks(parts.directory, parts.pages, parts.writes))
     app.add_route(f"{board}/batch", TaskBatch(parts.directory, parts.writes))
     task = f"{board}/{{task_id}}"
     app.add_route(task, Task(parts.directory, parts.sql))
     for name in ACTIONS:
         app.add_route(f"{task}/{name}", TaskAction(name, parts.directory, parts.writes))
-    app.add_route(f"{task}/notes", Notes(parts.directory, parts.sql, parts.cursors, parts.writes))
+    app.add_route(f"{task}/notes", Notes(parts.directory, parts.pages, parts.writes))
     app.add_route(f"{task}/notes/{{note_id}}", Note(parts.directory, parts.sql))
     withdrawal = NoteWithdrawal(parts.directory, parts.writes)
     app.add_route(f"{task}/notes/{{note_id}}/withdraw", withdrawal)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from models.rules.canonical import keyed_digest
 from models.rules.codes import Code
 from models.settings import SecretKey
+from models.store.reads import Connection
 from web.operations import Query
 from web.problems import Refusal
+from web.sql import Sql
 
 PROTOCOL: Final = "spaces/0.1-draft"
 LIMIT_DEFAULT: Final = 50
@@ -82,6 +84,43 @@ class Cursors:
     @staticmethod
     def _mac(secret: SecretKey, raw: bytes, scope: Sequence[str]) -> bytes:
         return keyed_digest(secret.secret, _PURPOSE, raw, *scope)[:_MAC_BYTES]
+
+
+Row = TypeVar("Row")
+
+
+class Pages:
+    """Reads pages of any list: the one way from a query to rows and their page block."""
+
+    def __init__(self, sql: Sql, cursors: Cursors) -> None:
+        self._sql = sql
+        self._cursors = cursors
+
+    async def read(
+        self,
+        query: Mapping[str, str],
+        *scope: str,
+        rows: Callable[[Connection, str | None, int], Awaitable[list[Row]]],
+        position: Callable[[Row], str],
+    ) -> tuple[tuple[Row, ...], Page]:
+        """Return a page of the list that ``scope`` names.
+
+        ``rows`` reads so many rows behind a place (None: from the beginning); ``position`` says a row's own place.
+
+        Raises:
+            Refusal: ``query_invalid``, ``cursor_invalid``.
+        """
+        limit = limit_of(query)
+        behind = self._cursors.read(query["cursor"], *scope) if "cursor" in query else None
+        async with self._sql.connection() as connection:
+            found = await rows(connection, behind, limit + 1)
+        page = self._cursors.page(limit, [position(row) for row in found], *scope)
+        return tuple(found[:limit]), page
+
+
+def number(place: str | None) -> int | None:
+    """Return a place that is an id; only a genuine cursor brings one."""
+    return None if place is None else int(place)
 
 
 def limit_of(query: Mapping[str, str]) -> int:

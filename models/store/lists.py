@@ -19,6 +19,7 @@ _NOTE_COLUMNS: Final = (
     "n.id, s.slug, n.task_id, n.kind, n.body, n.criterion_index, n.delivery_mode, n.status, n.target, n.created_by, "
     "n.received_seq, n.window_id, n.created_at, n.updated_at"
 )
+_ABOVE_ALL: Final = 2**63 - 1
 
 
 async def tasks(
@@ -36,16 +37,20 @@ async def tasks(
     """
     # The live board has an index of its own, which a query finds by its very words.
     live = LIVE_SQL if statuses <= LIVE else "true"
+    # The clock is read once in a sub-select: as a volatile function it would be called for every row, without an index.
+    stale = (
+        "true"
+        if stale_seconds is None
+        else "t.status = 'claimed' AND t.claimed_at <= (SELECT dibs_now()) - make_interval(secs => %(stale)s)"
+    )
     cursor = await connection.execute(
         f"SELECT {TASK_COLUMNS} FROM tasks t JOIN spaces s ON s.id = t.space_id "  # noqa: S608 - constants
-        f"WHERE t.space_id = %(space)s AND {live} AND t.status = ANY(%(statuses)s) "
-        "AND (%(before)s::bigint IS NULL OR t.id < %(before)s) AND (%(stale)s::integer IS NULL OR "
-        "(t.status = 'claimed' AND t.claimed_at <= dibs_now() - make_interval(secs => %(stale)s))) "
-        "ORDER BY t.id DESC LIMIT %(limit)s",
+        f"WHERE t.space_id = %(space)s AND {live} AND t.status = ANY(%(statuses)s) AND {stale} "
+        "AND t.id < %(before)s ORDER BY t.id DESC LIMIT %(limit)s",
         {
             "space": space_id,
             "statuses": [status.value for status in statuses],
-            "before": before,
+            "before": _behind(before),
             "stale": stale_seconds,
             "limit": limit,
         },
@@ -60,9 +65,9 @@ async def notes(
     cursor = await connection.execute(
         f"SELECT {_NOTE_COLUMNS} FROM tasks t JOIN spaces s ON s.id = t.space_id LEFT JOIN LATERAL ("  # noqa: S608
         "  SELECT * FROM notes n WHERE n.space_id = t.space_id AND n.task_id = t.id "
-        "  AND (%(before)s::bigint IS NULL OR n.id < %(before)s) ORDER BY n.id DESC LIMIT %(limit)s) n ON true "
+        "  AND n.id < %(before)s ORDER BY n.id DESC LIMIT %(limit)s) n ON true "
         "WHERE t.space_id = %(space)s AND t.id = %(task)s ORDER BY n.id DESC",
-        {"space": space_id, "task": task_id, "before": before, "limit": limit},
+        {"space": space_id, "task": task_id, "before": _behind(before), "limit": limit},
     )
     rows = await cursor.fetchall()
     return [_note_of(row) for row in rows if row[0] is not None] if rows else None
@@ -77,6 +82,15 @@ async def note(connection: Connection, space_id: int, task_id: int, note_id: int
     )
     row = await cursor.fetchone()
     return None if row is None else _note_of(row)
+
+
+def _behind(before: int | None) -> int:
+    """Return the id that all ids of a page are below.
+
+    A number, never null: a plan that PostgreSQL keeps for every page then goes to the page's place in the index. With
+    a condition that may be absent such a plan begins at the top and reads down to it.
+    """
+    return _ABOVE_ALL if before is None else before
 
 
 def _note_of(row: Sequence[Any]) -> Note:

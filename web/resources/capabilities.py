@@ -10,10 +10,10 @@ import msgspec
 from models.rules.conflict import DeliveryMode, Kind
 from models.rules.ids import MAX_BATCH
 from models.rules.intents import CloseReason, ValidationPolicy
-from models.rules.outcomes import encode
 from models.rules.spaces import Mode
 from models.rules.tasks import BODY_CHARACTERS_MAX, Status
 from models.rules.text import TITLE_CHARACTERS_MAX
+from web.answers import answer
 from web.directory import Directory
 from web.operations import Auth, Operation
 from web.paging import LIMIT_MAX, PROTOCOL
@@ -62,5 +62,4 @@ class Capabilities:
 
     async def on_get(self, _req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Answer what there is."""
-        resp.content_type = "application/json"
-        resp.data = encode(CapabilitiesView(mode=self._directory.mode())).encode()
+        answer(resp, CapabilitiesView(mode=self._directory.mode()))

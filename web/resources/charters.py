@@ -15,12 +15,12 @@ from models.rules.codes import Code
 from models.rules.conflict import ConflictKey, task_key
 from models.rules.governance import NewCatalog
 from models.rules.intents import SetCharter
-from models.rules.outcomes import encode
 from models.rules.spaces import CharterChange, CharterView, Role
 from models.rules.tasks import BindView
 from models.rules.text import tokens
 from models.store import space_reads
 from models.store.reads import Space
+from web.answers import answer
 from web.directory import Directory
 from web.inputs import TaskInput, create_task
 from web.operations import Auth, Operation, Query
@@ -84,9 +84,7 @@ class Charter:
             found = await space_reads.charter(connection, space.id, revision)
         if found is None:
             raise Refusal(Code.CHARTER_NOT_FOUND)
-        resp.content_type = "application/json"
-        resp.etag = str(found.revision)
-        resp.data = encode(found).encode()
+        answer(resp, found, revision=found.revision)
 
     async def on_put(self, req: falcon.asgi.Request, resp: falcon.asgi.Response, slug: str) -> None:
         """Propose a charter, or answer what it would change."""
@@ -110,9 +108,7 @@ class Charter:
             tasks = await space_reads.live_tasks(connection, space.id)
         # A board's titles take their time: the loop goes on meanwhile.
         rebinds = await asyncio.to_thread(lambda: NewCatalog(intent.catalog).rebinds(tasks, space.slug))
-        resp.content_type = "application/json"
-        answer = CharterChange(space=space.slug, revision=revision + 1, dry_run=True, rebinds=rebinds)
-        resp.data = encode(answer).encode()
+        answer(resp, CharterChange(space=space.slug, revision=revision + 1, dry_run=True, rebinds=rebinds))
 
 
 class RowScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +160,7 @@ class BindPreview:
         )
         charter = await self._charter(space)
         bound = bind(intent.title, intent.work_item_id, charter)
-        answer = Preview(
+        preview = Preview(
             conflict_key=task_key(space.slug, intent.title, bound.slot, intent.delivery_mode),
             bind=BindView.of(bound),
             scores=tuple(
@@ -177,8 +173,7 @@ class BindPreview:
                 for row in score(tokens(intent.title), charter)
             ),
         )
-        resp.content_type = "application/json"
-        resp.data = encode(answer).encode()
+        answer(resp, preview)
 
     async def _charter(self, space: Space) -> CompiledCharter:
         async with self._sql.connection() as connection:

@@ -9,7 +9,7 @@ import falcon.asgi
 import msgspec
 
 from models.rules.codes import Code
-from models.rules.outcomes import encode
+from web.answers import answer
 from web.directory import Directory
 from web.feed import CONNECTION, Feed, Ledger
 from web.operations import Auth, Operation, Query
@@ -74,8 +74,7 @@ class Events:
         found = await self._ledger.page(space.id, after, limit=limit, max_bytes=PAGE_BYTES)
         events = tuple(view(event) for event in found.events)
         page = EventsPage(limit=limit, has_more=found.has_more, next_after=events[-1].number if events else after)
-        resp.content_type = "application/json"
-        resp.data = encode(EventList(events=events, page=page, protocol=PROTOCOL)).encode()
+        answer(resp, EventList(events=events, page=page, protocol=PROTOCOL))
 
 
 class EventStream:

@@ -14,6 +14,7 @@ from models.rules.outcomes import encode
 from models.store import reads
 from models.store.migrate import HEAD
 from models.window.front import Front
+from web.answers import answer
 from web.directory import Directory
 from web.operations import Auth, Operation
 from web.sql import Sql
@@ -41,8 +42,7 @@ class Alive:
 
     async def on_get(self, _req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Answer that the process lives."""
-        resp.content_type = "application/json"
-        resp.data = encode(Liveness(alive=True)).encode()
+        answer(resp, Liveness(alive=True))
 
 
 class Ready:

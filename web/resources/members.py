@@ -9,12 +9,12 @@ import msgspec
 
 from models.rules.codes import Code
 from models.rules.intents import RemoveMember, SetMember
-from models.rules.outcomes import encode
 from models.rules.spaces import MemberView
 from models.store import space_reads
+from web.answers import answer
 from web.directory import Directory
 from web.operations import Auth, Operation
-from web.paging import PAGE_QUERY, PROTOCOL, Cursors, Page, limit_of
+from web.paging import PAGE_QUERY, PROTOCOL, Page, Pages
 from web.problems import Refusal
 from web.space_inputs import AGENT_CHARACTERS_MAX, MemberInput, set_member
 from web.sql import Sql
@@ -47,24 +47,24 @@ class Members:
         )
     }
 
-    def __init__(self, directory: Directory, sql: Sql, cursors: Cursors) -> None:
+    def __init__(self, directory: Directory, pages: Pages) -> None:
         self._directory = directory
-        self._sql = sql
-        self._cursors = cursors
+        self._pages = pages
 
     async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response, slug: str) -> None:
         """Answer a page of members."""
         principal = await self._directory.authenticate_optional(bearer(req))
         space = await self._directory.space(slug, principal)
-        query = req.context.query
-        limit = limit_of(query)
-        scope = ("members", str(space.id))
-        before = self._cursors.read(query["cursor"], *scope) if "cursor" in query else None
-        async with self._sql.connection() as connection:
-            found = await space_reads.members(connection, space.id, before=before, limit=limit + 1)
-        page = self._cursors.page(limit, [member.agent_id for member in found], *scope)
-        resp.content_type = "application/json"
-        resp.data = encode(MemberList(members=tuple(found[:limit]), page=page, protocol=PROTOCOL)).encode()
+        members, page = await self._pages.read(
+            req.context.query,
+            "members",
+            str(space.id),
+            rows=lambda connection, before, limit: space_reads.members(
+                connection, space.id, before=before, limit=limit
+            ),
+            position=lambda member: member.agent_id,
+        )
+        answer(resp, MemberList(members=members, page=page, protocol=PROTOCOL))
 
 
 class Member:
@@ -108,8 +108,7 @@ class Member:
             found = await space_reads.member(connection, space.id, agent)
         if found is None:
             raise Refusal(Code.MEMBER_NOT_FOUND)
-        resp.content_type = "application/json"
-        resp.data = encode(found).encode()
+        answer(resp, found)
 
     async def on_put(self, req: falcon.asgi.Request, resp: falcon.asgi.Response, slug: str, agent: str) -> None:
         """Propose a role."""

@@ -10,12 +10,13 @@ import msgspec
 from models.rules.codes import Code
 from models.rules.intents import PostNote, WithdrawNote
 from models.rules.notes import Note as NoteView
-from models.rules.outcomes import encode
 from models.store import lists
+from models.store.reads import Connection
 from web.action_inputs import NoteInput, Nothing, post_note
+from web.answers import answer
 from web.directory import Directory
 from web.operations import Auth, Operation
-from web.paging import PAGE_QUERY, PROTOCOL, Cursors, Page, limit_of
+from web.paging import PAGE_QUERY, PROTOCOL, Page, Pages, number
 from web.paths import note_id_of, task_id_of
 from web.problems import Refusal
 from web.sql import Sql
@@ -65,10 +66,9 @@ class Notes:
         ),
     }
 
-    def __init__(self, directory: Directory, sql: Sql, cursors: Cursors, writes: Writes) -> None:
+    def __init__(self, directory: Directory, pages: Pages, writes: Writes) -> None:
         self._directory = directory
-        self._sql = sql
-        self._cursors = cursors
+        self._pages = pages
         self._writes = writes
 
     async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response, slug: str, task_id: str) -> None:
@@ -76,17 +76,17 @@ class Notes:
         principal = await self._directory.authenticate_optional(bearer(req))
         space = await self._directory.space(slug, principal)
         task = task_id_of(task_id)
-        query = req.context.query
-        limit = limit_of(query)
-        scope = ("notes", str(space.id), str(task))
-        before = int(self._cursors.read(query["cursor"], *scope)) if "cursor" in query else None
-        async with self._sql.connection() as connection:
-            found = await lists.notes(connection, space.id, task, before=before, limit=limit + 1)
-        if found is None:
-            raise Refusal(Code.TASK_NOT_FOUND)
-        page = self._cursors.page(limit, [str(note.id) for note in found], *scope)
-        resp.content_type = "application/json"
-        resp.data = encode(NoteList(notes=tuple(found[:limit]), page=page, protocol=PROTOCOL)).encode()
+
+        async def rows(connection: Connection, before: str | None, limit: int) -> list[NoteView]:
+            found = await lists.notes(connection, space.id, task, before=number(before), limit=limit)
+            if found is None:
+                raise Refusal(Code.TASK_NOT_FOUND)
+            return found
+
+        notes, page = await self._pages.read(
+            req.context.query, "notes", str(space.id), str(task), rows=rows, position=lambda note: str(note.id)
+        )
+        answer(resp, NoteList(notes=notes, page=page, protocol=PROTOCOL))
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response, slug: str, task_id: str) -> None:
         """Propose a note: 201 and the note, or 409 and the one that says it already."""
@@ -125,8 +125,7 @@ class Note:
             found = await lists.note(connection, space.id, task, number)
         if found is None:
             raise Refusal(Code.NOTE_NOT_FOUND)
-        resp.content_type = "application/json"
-        resp.data = encode(found).encode()
+        answer(resp, found)
 
 
 class NoteWithdrawal:

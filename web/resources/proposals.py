@@ -13,11 +13,12 @@ from models.rules import ids
 from models.rules.codes import Code
 from models.rules.conflict import ConflictKey
 from models.rules.intents import slug_of
-from models.rules.outcomes import Outcome, encode
+from models.rules.outcomes import Outcome
 from models.rules.spaces import Role
 from models.store import reads
 from models.store.reads import Principal, StoredProposal
 from models.window.front import Front
+from web.answers import answer
 from web.directory import Directory
 from web.operations import Auth, Operation
 from web.problems import Refusal
@@ -108,8 +109,7 @@ class Proposal:
             if stored is None
             else await self._decided(stored, append_id, position, principal)
         )
-        resp.content_type = "application/json"
-        resp.data = encode(body).encode()
+        answer(resp, body)
 
     async def _pending(
         self, append_id: UUID, position: int | None, proposal_id: str, principal: Principal | None

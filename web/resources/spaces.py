@@ -12,9 +12,10 @@ from models.rules.intents import CreateSpace, actor_partition
 from models.rules.outcomes import encode
 from models.rules.spaces import SpaceView
 from models.store import space_reads
+from web.answers import answer
 from web.directory import Directory
 from web.operations import Auth, Operation
-from web.paging import PAGE_QUERY, PROTOCOL, Cursors, Page, limit_of
+from web.paging import PAGE_QUERY, PROTOCOL, Page, Pages, number
 from web.problems import Refusal
 from web.space_inputs import SpaceInput, create_space
 from web.sql import Sql
@@ -55,25 +56,26 @@ class Spaces:
         ),
     }
 
-    def __init__(self, directory: Directory, sql: Sql, cursors: Cursors, writes: Writes) -> None:
+    def __init__(self, directory: Directory, pages: Pages, writes: Writes) -> None:
         self._directory = directory
-        self._sql = sql
-        self._cursors = cursors
+        self._pages = pages
         self._writes = writes
 
     async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Answer a page of the spaces that the caller may read."""
         principal = await self._directory.authenticate_optional(bearer(req))
         agent = None if principal is None else principal.agent_id
-        query = req.context.query
-        limit = limit_of(query)
-        scope = ("spaces", agent or "")
-        before = int(self._cursors.read(query["cursor"], *scope)) if "cursor" in query else None
-        async with self._sql.connection() as connection:
-            found = await space_reads.spaces(connection, agent, before=before, limit=limit + 1)
-        page = self._cursors.page(limit, [str(number) for number, _ in found], *scope)
+        found, page = await self._pages.read(
+            req.context.query,
+            "spaces",
+            agent or "",
+            rows=lambda connection, before, limit: space_reads.spaces(
+                connection, agent, before=number(before), limit=limit
+            ),
+            position=lambda row: str(row[0]),
+        )
         resp.content_type = "application/json"
-        views = tuple(view for _, view in found[:limit])
+        views = tuple(view for _, view in found)
         resp.data = encode(SpaceList(spaces=views, page=page, protocol=PROTOCOL)).encode()
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
@@ -107,5 +109,4 @@ class Space:
             found = await space_reads.space(connection, space.id)
         if found is None:
             raise Refusal(Code.SPACE_NOT_FOUND)
-        resp.content_type = "application/json"
-        resp.data = encode(found).encode()
+        answer(resp, found)

@@ -11,14 +11,14 @@ import msgspec
 
 from models.rules.codes import Code
 from models.rules.intents import CreateTask
-from models.rules.outcomes import encode
 from models.rules.tasks import LIVE, Status
 from models.rules.tasks import Task as TaskView
 from models.store import lists, reads
+from web.answers import answer
 from web.directory import Directory
 from web.inputs import BatchInput, TaskInput, batch_decoder, create_task, task_decoder
 from web.operations import Auth, Operation, Query
-from web.paging import PAGE_QUERY, PROTOCOL, Cursors, Page, integer_of, limit_of
+from web.paging import PAGE_QUERY, PROTOCOL, Page, Pages, integer_of, number
 from web.paths import task_id_of
 from web.problems import Refusal
 from web.sql import Sql
@@ -97,10 +97,9 @@ class Tasks:
         ),
     }
 
-    def __init__(self, directory: Directory, sql: Sql, cursors: Cursors, writes: Writes) -> None:
+    def __init__(self, directory: Directory, pages: Pages, writes: Writes) -> None:
         self._directory = directory
-        self._sql = sql
-        self._cursors = cursors
+        self._pages = pages
         self._writes = writes
 
     async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response, slug: str) -> None:
@@ -108,18 +107,20 @@ class Tasks:
         query = req.context.query
         statuses = _statuses(query)
         stale = integer_of(query, "stale", 0, _STALE_SECONDS_MAX, 0) if "stale" in query else None
-        limit = limit_of(query)
         principal = await self._directory.authenticate_optional(bearer(req))
         space = await self._directory.space(slug, principal)
-        scope = ("tasks", str(space.id), ",".join(sorted(statuses)), str(stale))
-        before = int(self._cursors.read(query["cursor"], *scope)) if "cursor" in query else None
-        async with self._sql.connection() as connection:
-            found = await lists.tasks(
-                connection, space.id, statuses=statuses, stale_seconds=stale, before=before, limit=limit + 1
-            )
-        page = self._cursors.page(limit, [str(task.id) for task in found], *scope)
-        resp.content_type = "application/json"
-        resp.data = encode(TaskList(tasks=tuple(found[:limit]), page=page, protocol=PROTOCOL)).encode()
+        tasks, page = await self._pages.read(
+            query,
+            "tasks",
+            str(space.id),
+            ",".join(sorted(statuses)),
+            str(stale),
+            rows=lambda connection, before, limit: lists.tasks(
+                connection, space.id, statuses=statuses, stale_seconds=stale, before=number(before), limit=limit
+            ),
+            position=lambda task: str(task.id),
+        )
+        answer(resp, TaskList(tasks=tasks, page=page, protocol=PROTOCOL))
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response, slug: str) -> None:
         """Propose a task: 201 and the task, or 409 and who has it."""
@@ -185,9 +186,7 @@ class Task:
             found = await reads.task(connection, space.id, number)
         if found is None:
             raise Refusal(Code.TASK_NOT_FOUND)
-        resp.content_type = "application/json"
-        resp.etag = str(found.revision)
-        resp.data = encode(found).encode()
+        answer(resp, found, revision=found.revision)
 
 
 def _statuses(query: Mapping[str, str]) -> frozenset[Status]:

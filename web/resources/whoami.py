@@ -8,7 +8,7 @@ from typing import ClassVar
 import falcon.asgi
 import msgspec
 
-from models.rules.outcomes import encode
+from web.answers import answer
 from web.directory import Directory
 from web.operations import Operation
 from web.transport import bearer
@@ -38,8 +38,8 @@ class WhoAmI:
     async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Answer the agent behind the key."""
         principal = await self._directory.authenticate(bearer(req))
-        resp.content_type = "application/json"
-        resp.data = encode(
+        answer(
+            resp,
             Identity(
                 agent_id=principal.agent_id,
                 handle=principal.handle,
@@ -47,5 +47,5 @@ class WhoAmI:
                 listed=principal.listed,
                 key_id=principal.key_id,
                 expires_at=principal.expires_at,
-            )
-        ).encode()
+            ),
+        )

@@ -10,12 +10,12 @@ import msgspec
 
 from models.rules.codes import Code
 from models.rules.intents import partition_of
-from models.rules.outcomes import encode
 from models.rules.windows import ExplainedWindow, WindowView, explain
 from models.store import space_reads
+from web.answers import answer
 from web.directory import Directory
 from web.operations import Auth, Operation
-from web.paging import PAGE_QUERY, PROTOCOL, Cursors, Page, limit_of
+from web.paging import PAGE_QUERY, PROTOCOL, Page, Pages, number
 from web.problems import Refusal
 from web.sql import Sql
 from web.transport import bearer
@@ -43,24 +43,25 @@ class Windows:
         )
     }
 
-    def __init__(self, directory: Directory, sql: Sql, cursors: Cursors) -> None:
+    def __init__(self, directory: Directory, pages: Pages) -> None:
         self._directory = directory
-        self._sql = sql
-        self._cursors = cursors
+        self._pages = pages
 
     async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response, slug: str) -> None:
         """Answer a page of windows."""
         principal = await self._directory.authenticate_optional(bearer(req))
         space = await self._directory.space(slug, principal)
-        query = req.context.query
-        limit = limit_of(query)
-        scope = ("windows", str(space.id))
-        before = int(self._cursors.read(query["cursor"], *scope)) if "cursor" in query else None
-        async with self._sql.connection() as connection:
-            found = await space_reads.windows(connection, partition_of(space.slug), before=before, limit=limit + 1)
-        page = self._cursors.page(limit, [str(window.last_seq) for window in found], *scope)
-        resp.content_type = "application/json"
-        resp.data = encode(WindowList(windows=tuple(found[:limit]), page=page, protocol=PROTOCOL)).encode()
+        partition = partition_of(space.slug)
+        windows, page = await self._pages.read(
+            req.context.query,
+            "windows",
+            str(space.id),
+            rows=lambda connection, before, limit: space_reads.windows(
+                connection, partition, before=number(before), limit=limit
+            ),
+            position=lambda window: str(window.last_seq),
+        )
+        answer(resp, WindowList(windows=windows, page=page, protocol=PROTOCOL))
 
 
 class Window:
@@ -93,5 +94,4 @@ class Window:
         if found is None or str(wanted) != window_id:
             raise Refusal(Code.WINDOW_NOT_FOUND)
         view, outcomes, reserved = found
-        resp.content_type = "application/json"
-        resp.data = encode(explain(view, outcomes, space=space.slug, reserved=reserved)).encode()
+        answer(resp, explain(view, outcomes, space=space.slug, reserved=reserved))
