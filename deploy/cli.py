@@ -21,6 +21,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "member": "deploy.cli_identity",
     "space": "deploy.cli_boards",
     "charter": "deploy.cli_boards",
+    "window": "deploy.cli_window",
     "migrate": "deploy.cli_migrate",
     "web": "deploy.cli_web",
     "worker": "deploy.cli_worker",
