@@ -18,13 +18,13 @@ from models.rules.canonical import canonical_json, keyed_digest
 from models.rules.codes import Code
 from models.rules.idempotency import ANOTHER_BODY, Remembered, recall
 from models.rules.intents import (
-    REFUSED_IN_DRAIN,
     CreateSpace,
     Intent,
     PostNote,
     Proposal,
     SlotDigest,
     Submission,
+    is_refused_in_drain,
     partition_of,
 )
 from models.rules.outcomes import Answer
@@ -95,7 +95,7 @@ class Writes:
         if replay:
             _write(resp, submission, replay)
             return
-        if self._directory.mode() is Mode.DRAIN and type(intents[0]) in REFUSED_IN_DRAIN:
+        if self._directory.mode() is Mode.DRAIN and is_refused_in_drain(intents[0]):
             raise Refusal(Code.WORK_DRAIN_ACTIVE)
         resp.set_header("Dibs-Proposal", ids.format_proposal(submission.id))
         if detached:

@@ -23,7 +23,8 @@ from models.rules.charter import CompiledCharter
 from models.rules.codes import Code
 from models.rules.governance import NewCatalog
 from models.rules.intents import Sequenced, slug_of
-from models.rules.needs import needs_of
+from models.rules.market import ExchangePart
+from models.rules.needs import needs_of, work_needs_of
 from models.rules.outcomes import Outcome
 from models.rules.snapshot import BoardPart, Snapshot
 from models.rules.window import decide, parts, refuse_all, takes_authority
@@ -31,6 +32,7 @@ from models.store import snapshot as store
 from models.store.apply import WindowRow, apply
 from models.store.board_part import live_tasks, load_part
 from models.store.database import exclude_writers, share_locks
+from models.store.exchange import load_exchange
 from models.store.partitions import Fence, raise_fence
 from models.store.snapshot import FenceLostError
 from models.trace import trace_of
@@ -327,15 +329,18 @@ class Processor:
             space = loaded.space
             if space is not None and space.charter is not job.charter:
                 raise _CharterChangedError(space.charter)
-            board = BoardPart()
+            board, exchange = BoardPart(), ExchangePart()
             if space is not None:
                 board = load_part(connection, space, needs_of(fresh, job.bindings), loaded.now)
+            else:
+                exchange = load_exchange(connection, work_needs_of(fresh))
             snapshot = Snapshot(
                 space=space,
                 authorities=loaded.authorities,
                 decided=loaded.decided,
                 remembered=loaded.remembered,
                 board=board,
+                exchange=exchange,
                 slugs=loaded.slugs,
             )
             plan = decide(

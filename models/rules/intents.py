@@ -16,7 +16,11 @@ from models.rules import ids
 from models.rules.canonical import payload_sha256, sha256_hex
 from models.rules.charter import CatalogRow
 from models.rules.conflict import DeliveryMode
+from models.rules.delivery import Delivery, WorkDecision
+from models.rules.proposals import FRESH
 from models.rules.spaces import Role, Visibility
+from models.rules.terms import Terms
+from models.rules.work import WorkAction
 
 
 class ValidationPolicy(StrEnum):
@@ -40,6 +44,17 @@ class CloseReason(StrEnum):
     ALLOCATION_DUPLICATE = "allocation_duplicate"
     CANONICAL_POINTER = "canonical_pointer"
     STEWARD_CLOSE = "steward_close"
+
+
+class SlotDigest(msgspec.Struct, frozen=True):
+    """Keyed digests of an Idempotency-Key's scope and of the request's body under one secret (32 bytes each).
+
+    The key itself never leaves the web process.
+    """
+
+    secret_id: str
+    slot: bytes
+    request: bytes
 
 
 class _Intent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -161,6 +176,59 @@ class CreateSpace(_Intent, frozen=True, tag="create_space"):
     catalog: tuple[CatalogRow, ...] = ()
 
 
+class PublishWork(_Intent, frozen=True, tag="work_create"):
+    """Publish an opportunity. Seed 004."""
+
+    terms: Terms
+
+
+class CorrectWork(_Intent, frozen=True, tag="work_correct"):
+    """Replace an opportunity's terms."""
+
+    work_id: str
+    terms: Terms
+    expected_revision: int
+
+
+class WithdrawWork(_Intent, frozen=True, tag="work_withdraw"):
+    """Withdraw an opportunity and its terms."""
+
+    work_id: str
+    expected_revision: int
+
+
+class ProposeWork(_Intent, frozen=True, tag="work_propose"):
+    """Propose complete terms for an opportunity."""
+
+    work_id: str
+    terms: Terms
+    expected_opportunity_revision: int
+
+
+class ActOnProposal(_Intent, frozen=True, tag="work_action"):
+    """Take an action on a proposal; the payload that goes with the action is the one that is there."""
+
+    proposal_id: str
+    work_id: str | None
+    action: WorkAction
+    expected_revision: int
+    expected_terms_sha256: str
+    terms: Terms | None = None
+    delivery: Delivery | None = None
+    decision: WorkDecision | None = None
+
+
+class ResolveWork(_Intent, frozen=True, tag="work_intent_resolve"):
+    """Learn whether an original request was applied, or prevent it for ever.
+
+    Only digests of its key and body are here. ``original`` has one for each secret, the signing one first.
+    """
+
+    original_path: str
+    original: tuple[SlotDigest, ...]
+    original_intent_digest: str
+
+
 LifeIntent = (
     ClaimTask | AssignTask | ReleaseTask | SubmitTask | ReviewTask | WithdrawTask | ReopenTask | HoldTask | UnholdTask
 )
@@ -169,16 +237,43 @@ LifeIntent = (
 Governance = SetCharter | SetMember | RemoveMember
 """Changes of the rules by which a space's other writes are decided: each is decided in a transaction of its own."""
 
-Intent = CreateTask | LifeIntent | SupersedeTask | PostNote | WithdrawNote | Governance | CreateSpace
+SpaceIntent = CreateTask | LifeIntent | SupersedeTask | PostNote | WithdrawNote | Governance | CreateSpace
+"""Writes of the spaces API."""
+
+WorkIntent = PublishWork | CorrectWork | WithdrawWork | ProposeWork | ActOnProposal | ResolveWork
+"""Writes of the work exchange."""
+
+Intent = SpaceIntent | WorkIntent
 """Every kind of write."""
 
 REFUSED_IN_DRAIN: Final = frozenset(
-    {CreateSpace, CreateTask, PostNote, ClaimTask, AssignTask, SubmitTask, ReviewTask, ReopenTask}
+    {
+        CreateSpace,
+        CreateTask,
+        PostNote,
+        ClaimTask,
+        AssignTask,
+        SubmitTask,
+        ReviewTask,
+        ReopenTask,
+        PublishWork,
+        CorrectWork,
+        ProposeWork,
+    }
 )
 """Kinds that begin something new, which drain refuses; what ends or tidies goes on. Contract 4."""
 
+
+def is_refused_in_drain(intent: Intent) -> bool:
+    """Tell whether drain refuses an intent: by its kind, or by its action on a proposal."""
+    return type(intent) in REFUSED_IN_DRAIN or (isinstance(intent, ActOnProposal) and intent.action in FRESH)
+
+
 _SPACE: Final = "space:"
 _ACTOR: Final = "a:"
+_WORK: Final = "x:"
+WORK_PARTITIONS: Final = 16
+"""Partitions in which opportunities and their proposals are ordered, ``x:00`` and on."""
 ACTOR_PARTITIONS: Final = 16
 """Partitions in which creations of spaces are ordered, ``a:00`` and on. Their rows are made by a migration."""
 
@@ -200,17 +295,6 @@ class Proposal(msgspec.Struct, frozen=True):
         return cls(intent=intent, payload_sha256=payload_sha256(msgspec.to_builtins(intent)))
 
 
-class SlotDigest(msgspec.Struct, frozen=True):
-    """Keyed digests of an Idempotency-Key's scope and of the request's body under one secret (32 bytes each).
-
-    The key itself never leaves the web process.
-    """
-
-    secret_id: str
-    slot: bytes
-    request: bytes
-
-
 def partition_of(slug: str) -> str:
     """Return the partition in which a space's writes are ordered."""
     return _SPACE + slug
@@ -219,6 +303,11 @@ def partition_of(slug: str) -> str:
 def actor_partition(actor: str) -> str:
     """Return the partition in which an actor's creations of spaces are ordered (Contract 1)."""
     return f"{_ACTOR}{int(sha256_hex(actor.encode()), 16) % ACTOR_PARTITIONS:02}"
+
+
+def work_partition(work_id: str) -> str:
+    """Return the partition in which an opportunity and all its proposals are ordered (Contract 1)."""
+    return f"{_WORK}{int(sha256_hex(work_id.encode()), 16) % WORK_PARTITIONS:02}"
 
 
 def slug_of(partition: str) -> str | None:

@@ -8,16 +8,22 @@ import msgspec
 
 from models.rules.conflict import ConflictKey, DeliveryMode, note_key
 from models.rules.intents import (
+    ActOnProposal,
     AssignTask,
-    CreateSpace,
+    CorrectWork,
     CreateTask,
+    LifeIntent,
     PostNote,
+    ProposeWork,
     RemoveMember,
+    ResolveWork,
     Sequenced,
     SetCharter,
     SetMember,
     SupersedeTask,
     WithdrawNote,
+    WithdrawWork,
+    WorkIntent,
 )
 from models.rules.ruling import Bound
 from models.rules.window import Bindings
@@ -67,10 +73,10 @@ def needs_of(window: Iterable[Sequenced], bindings: Bindings) -> Needs:
                     agents.add(assignee)
                 case SupersedeTask(task_id=task_id, surviving_task=survivor):
                     tasks |= {task_id, survivor}
-                case CreateSpace():
-                    pass
-                case intent:
+                case intent if isinstance(intent, LifeIntent):
                     tasks.add(intent.task_id)
+                case _:
+                    pass
     return Needs(
         keys=tuple(keys),
         note_keys=tuple(note_keys),
@@ -95,3 +101,43 @@ def _note_keys(slug: str, actor: str, intent: PostNote) -> list[ConflictKey]:
         )
         for mode in DeliveryMode
     ]
+
+
+class WorkNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the exchange a window names, each once and in the order in which it is locked."""
+
+    opportunities: tuple[str, ...]
+    proposals: tuple[str, ...]
+    slots: tuple[bytes, ...]
+    actors: tuple[str, ...]
+
+
+def work_needs_of(window: Iterable[Sequenced]) -> WorkNeeds:
+    """Return what the exchange's intents of a window name; empty where there are none."""
+    opportunities: set[str] = set()
+    proposals: set[str] = set()
+    slots: set[bytes] = set()
+    actors: set[str] = set()
+    for entry in window:
+        submission = entry.submission
+        intent = submission.proposals[0].intent
+        if not isinstance(intent, WorkIntent):
+            continue
+        actors.add(submission.actor)
+        slots |= {digest.slot for digest in submission.slots}
+        match intent:
+            case CorrectWork(work_id=work_id) | WithdrawWork(work_id=work_id) | ProposeWork(work_id=work_id):
+                opportunities.add(work_id)
+            case ActOnProposal(proposal_id=proposal_id, work_id=work_id):
+                proposals.add(proposal_id)
+                opportunities |= {work_id} if work_id is not None else set()
+            case ResolveWork(original=original):
+                slots |= {digest.slot for digest in original}
+            case _:
+                pass
+    return WorkNeeds(
+        opportunities=tuple(sorted(opportunities)),
+        proposals=tuple(sorted(proposals)),
+        slots=tuple(sorted(slots)),
+        actors=tuple(sorted(actors)),
+    )

@@ -14,6 +14,7 @@ from models.rules.charter import CatalogRow
 from models.rules.codes import Code
 from models.rules.conflict import ConflictKey
 from models.rules.intents import SlotDigest
+from models.rules.market import WorkPlan
 from models.rules.notes import Note
 from models.rules.outcomes import Outcome
 from models.rules.spaces import Role, Visibility
@@ -111,6 +112,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[MemberRow, ...] = ()
     catalog: tuple[CatalogRow, ...] | None = None
     spaces: tuple[NewSpace, ...] = ()
+    work: WorkPlan = WorkPlan()
     slots: tuple[SlotRow, ...] = ()
     fresh: tuple[Outcome, ...] = ()
     known: tuple[Outcome, ...] = ()

@@ -14,6 +14,7 @@ import msgspec
 from models.rules.charter import CompiledCharter
 from models.rules.conflict import ConflictKey
 from models.rules.idempotency import Remembered
+from models.rules.market import ExchangePart
 from models.rules.notes import Note
 from models.rules.outcomes import Outcome
 from models.rules.spaces import Role, Visibility
@@ -110,4 +111,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     decided: Mapping[UUID, tuple[Outcome, ...]]
     remembered: Mapping[bytes, Remembered]
     board: BoardPart = BoardPart()
+    exchange: ExchangePart = ExchangePart()
     slugs: frozenset[str] = frozenset()

@@ -12,20 +12,18 @@ from uuid import UUID
 
 import msgspec
 
-from models.rules import creation, governance, ids, leftovers, life, outcomes, review_notes
+from models.rules import governance, ids, life, outcomes, resolution
 from models.rules.charter import CompiledCharter, bind
 from models.rules.codes import Code
 from models.rules.conflict import ConflictKey, task_key
 from models.rules.desk import Desk
+from models.rules.dispatch import Binding, ruled, traded
 from models.rules.governance import NewCatalog
 from models.rules.idempotency import ANOTHER_BODY, Remembered, recall
 from models.rules.intents import (
-    REFUSED_IN_DRAIN,
     CreateSpace,
     CreateTask,
     Governance,
-    Intent,
-    PostNote,
     Proposal,
     RemoveMember,
     Sequenced,
@@ -33,9 +31,11 @@ from models.rules.intents import (
     SetMember,
     Submission,
     SupersedeTask,
-    WithdrawNote,
+    WorkIntent,
+    is_refused_in_drain,
     kind_of,
 )
+from models.rules.market import Market, Reference, WorkSlot
 from models.rules.outcomes import Answer, Outcome
 from models.rules.plan import NewSpace, Plan, SlotRow
 from models.rules.ruling import Bound, Caller, Ruling
@@ -45,9 +45,6 @@ from models.rules.spaces import Mode, Visibility
 MEMORY = timedelta(days=30)
 """How long outcomes, windows and the spaces' idempotency rows live; an older intent is dropped, not executed."""
 
-
-Binding = Bound | NewCatalog
-"""What can be worked out of an intent before its window's transaction: a key, or a catalog that is ready to bind."""
 
 Bindings = Mapping[tuple[UUID, int], Binding]
 """Bindings by submission and position, for the kinds that have one."""
@@ -149,6 +146,7 @@ class _Run:
         self._place = place
         space = snapshot.space
         self._desk = None if space is None else Desk(space, snapshot.board, now=now, window_id=window_id)
+        self._market = Market(snapshot.exchange, now=now)
         self._taken: set[UUID] = set()
         self._in_window: dict[bytes, Remembered] = {}
         self._spaces: list[NewSpace] = []
@@ -160,7 +158,7 @@ class _Run:
         ledger = Plan(slots=tuple(self._slots), fresh=tuple(self._fresh), known=tuple(self._known))
         desk = self._desk
         if desk is None:
-            return msgspec.structs.replace(ledger, spaces=tuple(self._spaces))
+            return msgspec.structs.replace(ledger, spaces=tuple(self._spaces), work=self._market.plan())
         return msgspec.structs.replace(
             ledger,
             tasks=desk.task_rows(),
@@ -200,7 +198,9 @@ class _Run:
     def _standing_answers(self, submission: Submission) -> dict[int, Ruling] | None:
         """Return answers that need no look at the board: no authority, a key used before, drain, no such space."""
         refusal = self._authority(submission)
-        if refusal is None:
+        if refusal is None and isinstance(submission.proposals[0].intent, WorkIntent):
+            refusal = resolution.recall(self._market, submission.slots) or self._admission(submission)
+        elif refusal is None:
             replay = self._replay(submission)
             if isinstance(replay, tuple):
                 return {position: Ruling(answer) for position, answer in enumerate(replay)}
@@ -235,9 +235,9 @@ class _Run:
 
     def _admission(self, submission: Submission) -> Answer | None:
         intent = submission.proposals[0].intent
-        if self._mode is Mode.DRAIN and type(intent) in REFUSED_IN_DRAIN:
+        if self._mode is Mode.DRAIN and is_refused_in_drain(intent):
             return outcomes.refused(Code.WORK_DRAIN_ACTIVE)
-        if isinstance(intent, CreateSpace):
+        if isinstance(intent, CreateSpace | WorkIntent):
             return None
         space = self._snapshot.space
         role = self._snapshot.authorities[submission.key_id].role
@@ -261,8 +261,10 @@ class _Run:
         intent = proposal.intent
         if isinstance(intent, CreateSpace):
             return Ruling(self._create_space(intent, submission.space, caller))
+        if isinstance(intent, WorkIntent):
+            return Ruling(traded(self._market, intent, caller))
         assert self._desk is not None
-        return _ruled(self._desk, intent, self._bindings.get((submission.id, position)), caller)
+        return ruled(self._desk, intent, self._bindings.get((submission.id, position)), caller)
 
     def _create_space(self, intent: CreateSpace, slug: str, caller: Caller) -> Answer:
         taken = slug in self._snapshot.slugs or any(one.slug == slug for one in self._spaces)
@@ -279,6 +281,9 @@ class _Run:
         """
         if not submission.slots:
             return
+        if isinstance(submission.proposals[0].intent, WorkIntent):
+            self._keep(submission, answers[0])
+            return
         success = submission.batch or answers[0].status < 300  # noqa: PLR2004 - HTTP's boundary of success
         for digest in submission.slots:
             self._in_window[digest.slot] = Remembered(
@@ -289,6 +294,20 @@ class _Run:
             )
         if success:
             self._slots.append(SlotRow(digest=submission.slots[0], append_id=submission.id))
+
+    def _keep(self, submission: Submission, answer: Answer) -> None:
+        """Keep the key of an operation of the exchange for ever, if it was applied; a refusal leaves no trace."""
+        if answer.code is None:
+            signing = submission.slots[0]
+            self._market.keep(
+                WorkSlot(
+                    slot=signing.slot,
+                    secret_id=signing.secret_id,
+                    request=signing.request,
+                    actor=submission.actor,
+                    reference=msgspec.json.decode(answer.body, type=Reference),
+                )
+            )
 
     def _record(self, entry: Sequenced, rulings: Mapping[int, Ruling], first_place: int) -> None:
         submission = entry.submission
@@ -307,37 +326,10 @@ class _Run:
                     answer=answer,
                     key=ruling.key,
                     payload=None
-                    if answer.code is None or answer.code is Code.WORK_DRAIN_ACTIVE
+                    if answer.code in (None, Code.WORK_DRAIN_ACTIVE) or isinstance(proposal.intent, WorkIntent)
                     else outcomes.encode(proposal.intent),
                 )
             )
-
-
-def _ruled(  # noqa: PLR0911 - one return for each kind
-    desk: Desk, intent: Intent, bound: Binding | None, caller: Caller
-) -> Ruling:
-    """Hand an intent to the rules of its kind."""
-    match intent:
-        case CreateTask():
-            assert isinstance(bound, Bound)
-            return creation.create(desk, intent, bound, caller)
-        case SupersedeTask():
-            return Ruling(leftovers.close(desk, intent, caller))
-        case PostNote():
-            return review_notes.post(desk, intent, caller)
-        case WithdrawNote():
-            return review_notes.withdraw(desk, intent, caller)
-        case SetCharter():
-            assert isinstance(bound, NewCatalog)
-            return Ruling(governance.set_charter(desk, intent, bound, caller))
-        case SetMember():
-            return Ruling(governance.set_member(desk, intent, caller))
-        case RemoveMember():
-            return Ruling(governance.remove_member(desk, intent, caller))
-        case CreateSpace():
-            raise AssertionError("a space is created in no space's partition")
-        case _:
-            return life.step(desk, intent, caller)
 
 
 def refuse_all(window: Iterable[Sequenced], code: Code) -> list[Outcome]:

@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import Connection, text
 
 from models.rules.plan import NoteRow, OccupancyRow, Plan, TaskRow
+from models.store.exchange import write_exchange
 from models.store.spaces import insert_spaces, write_catalog, write_members
 
 
@@ -143,7 +144,7 @@ def apply(
     """Write a plan's effects and its outcomes; ``reserved`` names the proposals whose reservation was held.
 
     Raises:
-        ContendedError: an occupancy, a slug or an idempotency slot was taken below the partition's lock.
+        ContendedError: an occupancy, a slug, a key or an object was taken or changed below the partition's lock.
     """
     if space_id is not None and (plan.tasks or plan.events or plan.audits):
         _write_effects(connection, plan, space_id=space_id, now=now)
@@ -151,6 +152,8 @@ def apply(
         write_members(connection, space_id, plan.members)
     if space_id is not None and plan.catalog is not None:
         write_catalog(connection, space_id, plan.catalog)
+    if not write_exchange(connection, plan.work, now=now):
+        raise ContendedError
     if plan.spaces and insert_spaces(connection, plan.spaces) != len(plan.spaces):
         raise ContendedError
     kept = connection.execute(

@@ -49,7 +49,7 @@ def upgrade() -> None:
     # Creations of spaces are ordered by their actor's hash; the number of partitions never changes.
     op.execute(
         "INSERT INTO partitions (name, last_at) "
-        "SELECT 'a:' || lpad(n::text, 2, '0'), dibs_now() FROM generate_series(0, 15) AS n"
+        "SELECT 'a:' || lpad(n::text, 2, '0'), to_timestamp(0) FROM generate_series(0, 15) AS n"
     )
 
 
