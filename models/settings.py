@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,10 @@ class SecretKey(msgspec.Struct, frozen=True):
         return f"SecretKey({self.id!r})"
 
 
+WORK_REQUEST_BYTES_MAX: Final = 24_576
+"""Longest body of a request to the work exchange; a setting may make it shorter."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a web or worker process needs to know. All durations are milliseconds."""
 
@@ -36,6 +41,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     agent_rate_per_second: int = 200
     agent_burst: int = 1_000
     agent_max_open: int = 2_000
+    work_request_bytes: int = WORK_REQUEST_BYTES_MAX
+    canonical_origin: str = "https://concresca.com"
+    workspace_id: str = "commons"
+    project_id: str = "commons"
 
     def __repr__(self) -> str:
         """Show no address: database and Redis addresses carry passwords."""
@@ -51,7 +60,14 @@ _NUMBERS: Mapping[str, tuple[str, int]] = {
     "DIBS_AGENT_RATE": ("agent_rate_per_second", 1),
     "DIBS_AGENT_BURST": ("agent_burst", 1),
     "DIBS_AGENT_MAX_OPEN": ("agent_max_open", 1),
+    "DIBS_WORK_REQUEST_BYTES": ("work_request_bytes", 1_024),
 }
+_NAMES: Mapping[str, str] = {
+    "DIBS_CANONICAL_ORIGIN": "canonical_origin",
+    "DIBS_WORKSPACE_ID": "workspace_id",
+    "DIBS_PROJECT_ID": "project_id",
+}
+_NAME_CHARACTERS = 200
 _LARGEST = 2**31 - 1
 _DIGITS = len(str(_LARGEST))
 
@@ -64,12 +80,15 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     """
     env = os.environ if environ is None else environ
     numbers = {field: _number(env[name], name, least) for name, (field, least) in _NUMBERS.items() if name in env}
-    return Settings(
+    if numbers.get("work_request_bytes", 0) > WORK_REQUEST_BYTES_MAX:
+        raise SettingsError(f"DIBS_WORK_REQUEST_BYTES must be at most {WORK_REQUEST_BYTES_MAX}")
+    names = {field: _name(env[name], name) for name, field in _NAMES.items() if name in env}
+    found = Settings(
         database_url=_required(env, "DIBS_DATABASE_URL"),
         redis_url=_required(env, "DIBS_REDIS_URL"),
         secret_keys=parse_secret_keys(_required(env, "DIBS_SECRET_KEYS")),
-        **numbers,
     )
+    return msgspec.structs.replace(found, **numbers, **names)
 
 
 def parse_secret_keys(text: str) -> tuple[SecretKey, ...]:
@@ -99,6 +118,13 @@ def _required(env: Mapping[str, str], name: str) -> str:
     if not value:
         raise SettingsError(f"{name} is not set")
     return value
+
+
+def _name(text: str, name: str) -> str:
+    """Return a name that digests are made with: it never changes as long as one of them is kept."""
+    if not 0 < len(text) <= _NAME_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text:
+        raise SettingsError(f"{name} must be 1 to {_NAME_CHARACTERS} visible ASCII characters")
+    return text
 
 
 def _number(text: str, name: str, least: int) -> int:

@@ -22,12 +22,12 @@ from models.settings import Settings
 from models.store.database import async_pool
 from models.trace import trace_of
 from models.window.front import Front, connect
-from web import problems, transport
+from web import problems, transport, work_problems
 from web.directory import Directory
 from web.feed import STOPPING, Feed, Ledger
 from web.intake import Intake
 from web.paging import Cursors, Pages
-from web.problems import Problem
+from web.problems import Problem, Renderer
 from web.resources.actions import ACTIONS, TaskAction
 from web.resources.capabilities import Capabilities
 from web.resources.charters import BindPreview, Charter
@@ -41,7 +41,10 @@ from web.resources.spaces import Space, Spaces
 from web.resources.tasks import Task, TaskBatch, Tasks
 from web.resources.whoami import WhoAmI
 from web.resources.windows import Window, Windows
+from web.resources.work import Work, WorkItem, WorkProposal, WorkProposals, WorkReads, WorkResolution
 from web.sql import Sql
+from web.work_answers import Receipts
+from web.work_writes import WorkWrites
 from web.writes import Writes
 
 TIMEOUT_MS: Final = 3_000
@@ -72,10 +75,13 @@ class Parts:
             instance=uuid7().hex,
         )
         self.directory = Directory(self.sql)
-        self.pages = Pages(self.sql, Cursors(settings.secret_keys))
         self.ledger = Ledger(self.sql)
         self.feed = Feed(self.directory, self.ledger)
         self.intake = Intake(self.front, self.sql, web_id=self.name, wait_ms=settings.wait_ms)
+        cursors = Cursors(settings.secret_keys)
+        self.pages = Pages(self.sql, cursors)
+        self.work_reads = WorkReads(self.directory, self.sql, cursors, settings)
+        self.work_writes = WorkWrites(self.intake, self.directory, self.sql, settings, Receipts(settings))
         self.writes = Writes(self.intake, self.directory, self.sql, settings.secret_keys)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -157,21 +163,38 @@ def create_app(parts: Parts) -> falcon.asgi.App[Any, Any]:
     withdrawal = NoteWithdrawal(parts.directory, parts.writes)
     app.add_route(f"{task}/notes/{{note_id}}/withdraw", withdrawal)
     app.add_route(f"{space}/notes/{{note_id}}/withdraw", withdrawal, suffix="alone")
+    commons = work_problems.PREFIX
+    app.add_route(f"{commons}/work", Work(parts.work_reads, parts.work_writes))
+    item = WorkItem(parts.work_reads, parts.work_writes)
+    app.add_route(f"{commons}/work/{{work_id}}", item)
+    for name in ("corrections", "withdrawal", "proposals"):
+        app.add_route(f"{commons}/work/{{work_id}}/{name}", item, suffix=name)
+    app.add_route(f"{commons}/work-proposals", WorkProposals(parts.work_reads))
+    work_proposal = WorkProposal(parts.work_reads, parts.work_writes)
+    app.add_route(f"{commons}/work-proposals/{{work_proposal_id}}", work_proposal)
+    app.add_route(f"{commons}/work-proposals/{{work_proposal_id}}/actions", work_proposal, suffix="actions")
+    app.add_route(f"{commons}/work-resolution", WorkResolution(parts.work_writes))
     app.add_route(f"{space}/events", Events(parts.directory, parts.ledger))
     app.add_route(f"{space}/events/stream", EventStream(parts.directory, parts.feed))
     transport.install(app)
-    problems.install(app)
+    problems.install(app, renderer_of=_renderer_of)
     for kind in (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, RedisError):
         app.add_error_handler(kind, _unreachable)
     return app
 
 
+def _renderer_of(path: str) -> Renderer:
+    """Return how an error of a path reads: each of the two APIs has its own shape."""
+    return work_problems.work_document if path.startswith(work_problems.PREFIX) else problems.spaces_document
+
+
 async def _unreachable(
-    _req: falcon.asgi.Request, resp: falcon.asgi.Response, error: Exception, _params: dict[str, Any]
+    req: falcon.asgi.Request, resp: falcon.asgi.Response, error: Exception, _params: dict[str, Any]
 ) -> None:
     """Answer that storage is out of reach. Waiting for an outcome never ends here, so nothing was written."""
     log.warning("storage_unreachable", kind=type(error).__name__)
-    problems.write(resp, Problem(code=Code.COMMONS_RUNTIME_UNAVAILABLE, write_occurred=False))
+    found = Problem(code=Code.COMMONS_RUNTIME_UNAVAILABLE, write_occurred=False)
+    problems.write(resp, found, _renderer_of(req.path))
 
 
 def get_app() -> falcon.asgi.App[Any, Any]:

@@ -14,7 +14,7 @@ import msgspec
 from models.rules.codes import OUTCOME_UNKNOWN, RETRY_AFTER_S, STATUS, Code, error_class
 from models.rules.conflict import ConflictKey
 from models.rules.intents import REFUSED_IN_DRAIN
-from web.operations import Auth, Operation, codes_of
+from web.operations import Auth, Operation, codes_of, is_exchange
 from web.transport import IDEMPOTENCY_KEY_CHARACTERS
 
 Operations = Mapping[tuple[str, str], Operation | None]
@@ -30,6 +30,8 @@ _PATH_FIELDS: Final[Mapping[str, tuple[Mapping[str, Any], str]]] = {
     "note_id": (_INTEGER, "A note's id within its space."),
     "window_id": ({"type": "string", "format": "uuid"}, "A window's id, as tasks and proposals bear it."),
     "agent": ({"type": "string", "minLength": 1, "maxLength": 100}, "An agent's id, never its handle."),
+    "work_id": ({"type": "string", "pattern": "^commonswork-[0-9a-f]{24}$"}, "An opportunity's id."),
+    "work_proposal_id": ({"type": "string", "pattern": "^commonsproposal-[0-9a-f]{24}$"}, "A work proposal's id."),
     "proposal_id": ({"type": "string", "pattern": "^prp_[0-9a-f]{32}$"}, "A proposal's id."),
 }
 _HEADERS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -49,6 +51,13 @@ _HEADERS: Final[Mapping[str, Mapping[str, Any]]] = {
         "description": "Number of the last event that was seen; the stream goes on behind it.",
         "schema": {"type": "string", "pattern": "^(0|[1-9][0-9]{0,15})$"},
     },
+}
+_WORK_KEY: Final[Mapping[str, Any]] = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": True,
+    "description": "A private text, made once for each intent and kept for ever by the service as a digest alone.",
+    "schema": {"type": "string", "pattern": "^[\\x21-\\x7e]{32,200}$"},
 }
 _ANSWER_HEADERS: Final[Mapping[str, str]] = {
     "ETag": "The revision, as an entity tag.",
@@ -105,6 +114,35 @@ _PROBLEM: Final[Mapping[str, Any]] = {
 }
 
 
+_WORK_PROBLEM: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "title": "WorkProblem",
+    "description": "A refusal of the work exchange (RFC 9457). It repeats no value of the request.",
+    "required": ["error", "type", "title", "status", "detail"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "valuesRedacted", "writeOccurred"],
+            "properties": {
+                "code": {"type": "string", "enum": sorted(Code)},
+                "valuesRedacted": {"const": True},
+                "writeOccurred": {"enum": [False, None], "description": "false: no effect; null: not known."},
+            },
+        },
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "pointer": {"type": "string"},
+        "proposal_id": {"type": "string"},
+        "error_id": {"type": "string"},
+        "selectedProposalId": {"type": "string", "description": "The proposal that was selected instead."},
+    },
+}
+_TWO_STATUSES: Final[Mapping[str, int]] = {"correctWork": 409}
+"""Operations that answer ``work_retention_increase`` with another status than the code's own."""
+
+
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     """A proposal that was queued and whose outcome nobody waits for; it promises nothing."""
 
@@ -141,7 +179,11 @@ def document(operations: Operations, *, version: str) -> bytes:
             "servers": [{"url": "/"}],
             "paths": paths,
             "components": {
-                "schemas": {**{name: _plain(schema) for name, schema in components.items()}, "Problem": _PROBLEM},
+                "schemas": {
+                    **{name: _plain(schema) for name, schema in components.items()},
+                    "Problem": _PROBLEM,
+                    "WorkProblem": _WORK_PROBLEM,
+                },
                 "securitySchemes": {
                     "key": {"type": "http", "scheme": "bearer", "bearerFormat": "dibs_<public>_<secret>"}
                 },
@@ -160,10 +202,17 @@ def _plain(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _types(operations: Iterable[Operation]) -> Iterable[Any]:
     for operation in operations:
-        for answer in operation.answers.values():
-            yield from answer if isinstance(answer, tuple) else (answer,)
-        if operation.body is not None:
-            yield operation.body
+        for one in (*operation.answers.values(), operation.body):
+            yield from _several(one)
+
+
+def _several(one: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a type, a tuple of types, or None
+    return one if isinstance(one, tuple) else () if one is None else (one,)
+
+
+def _schema(one: Any, schema_of: Mapping[Any, Any]) -> Any:  # noqa: ANN401 - likewise
+    several = [schema_of[kind] for kind in _several(one)]
+    return {"anyOf": several} if len(several) > 1 else several[0]
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
@@ -183,7 +232,7 @@ def _operation(path: str, operation: Operation, schema_of: Mapping[Any, Any]) ->
     found: dict[str, Any] = {
         "operationId": operation.id,
         "summary": operation.summary,
-        "parameters": _parameters(operation),
+        "parameters": _parameters(path, operation),
         "responses": _responses(path, operation, schema_of),
     }
     if operation.intent is not None:
@@ -196,34 +245,37 @@ def _operation(path: str, operation: Operation, schema_of: Mapping[Any, Any]) ->
     if operation.body is not None:
         found["requestBody"] = {
             "required": not operation.body_optional,
-            "content": {"application/json": {"schema": schema_of[operation.body]}},
+            "content": {"application/json": {"schema": _schema(operation.body, schema_of)}},
         }
     return found
 
 
-def _parameters(operation: Operation) -> list[dict[str, Any]]:
+def _parameters(path: str, operation: Operation) -> list[dict[str, Any]]:
     query = [
         {"name": name, "in": "query", "description": field.summary, "schema": field.schema}
         for name, field in operation.query.items()
     ]
     headers = []
-    if operation.intent is not None:
+    if operation.intent is not None and not is_exchange(path):
         headers += ["Idempotency-Key", "Prefer"]
     if operation.if_match:
         headers.append("If-Match")
     if operation.media_type == "text/event-stream":
         headers.append("Last-Event-ID")
-    return query + [{"name": name, "in": "header", **_HEADERS[name]} for name in headers]
+    required = [dict(_WORK_KEY)] if operation.intent is not None and is_exchange(path) else []
+    return query + required + [{"name": name, "in": "header", **_HEADERS[name]} for name in headers]
 
 
 def _responses(path: str, operation: Operation, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     by_status: dict[int, list[Code]] = {}
     for code in sorted(codes_of(path, operation)):
-        by_status.setdefault(STATUS[code], []).append(code)
-    responses: dict[int, Any] = {status: _refused(codes) for status, codes in by_status.items()}
+        retention = code is Code.WORK_RETENTION_INCREASE
+        status = _TWO_STATUSES.get(operation.id, STATUS[code]) if retention else STATUS[code]
+        by_status.setdefault(status, []).append(code)
+    refused = _work_refused if is_exchange(path) else _refused
+    responses: dict[int, Any] = {status: refused(codes) for status, codes in by_status.items()}
     for status, answer in operation.answers.items():
-        several = [schema_of[one] for one in answer] if isinstance(answer, tuple) else [schema_of[answer]]
-        content = {operation.media_type: {"schema": {"anyOf": several} if len(several) > 1 else several[0]}}
+        content = {operation.media_type: {"schema": _schema(answer, schema_of)}}
         if status in responses:
             # An answer of its own beside the refusals of that status, as a service's that is not ready.
             responses[status]["content"] |= content
@@ -235,13 +287,25 @@ def _responses(path: str, operation: Operation, schema_of: Mapping[Any, Any]) ->
             *(["Dibs-Proposal", "Idempotent-Replayed"] if operation.intent is not None else []),
         ]
         responses[status].setdefault("headers", {}).update(_headers(names))
-    if operation.intent is not None:
+    if operation.intent is not None and not is_exchange(path):
         responses[202] = {
             "description": "Queued, for Prefer: respond-async; read the proposal at Location.",
             "content": {"application/json": {"schema": schema_of[Accepted]}},
             "headers": _headers(["Location", "Dibs-Proposal"]),
         }
     return {str(status): responses[status] for status in sorted(responses)}
+
+
+def _work_refused(codes: list[Code]) -> dict[str, Any]:
+    found = _refused(codes)
+    code = {"type": "object", "properties": {"code": {"enum": codes}}}
+    found["content"][_PROBLEM_JSON]["schema"] = {
+        "allOf": [
+            {"$ref": _REF.format(name="WorkProblem")},
+            {"type": "object", "properties": {"error": code}},
+        ]
+    }
+    return found
 
 
 def _refused(codes: list[Code]) -> dict[str, Any]:

@@ -87,6 +87,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     media_type: str = "application/json"
 
 
+_WORK_WRITE: Final = _WRITE - {Code.IDEMPOTENCY_KEY_REUSED}
+
+
+def is_exchange(path: str) -> bool:
+    """Tell whether a route belongs to the work exchange, which has error documents and keys of its own."""
+    return path.startswith("/api/")
+
+
 def codes_of(path: str, operation: Operation) -> frozenset[Code]:
     """Return every code that an operation may answer: its own, and those that follow from what it takes."""
     codes = operation.codes | _EDGE
@@ -94,13 +102,13 @@ def codes_of(path: str, operation: Operation) -> frozenset[Code]:
         codes |= _IDENTITY
     if "{" in path:
         # What does not fit a path's field may be no route at all, such as a control character.
-        codes |= {Code.ROUTE_UNKNOWN}
+        codes |= {Code.WORK_ROUTE_UNKNOWN if is_exchange(path) else Code.ROUTE_UNKNOWN}
     if "{slug}" in path:
         codes |= {Code.SPACE_NOT_FOUND}
     if operation.body is not None:
-        codes |= _BODY
+        codes |= _BODY - ({Code.FIELD_INVALID} if is_exchange(path) else frozenset())
     if operation.intent is not None:
-        codes |= _WRITE
+        codes |= _WORK_WRITE if is_exchange(path) else _WRITE
         if "{slug}" in path:
             codes |= {Code.NOT_A_MEMBER}
         if operation.intent in REFUSED_IN_DRAIN:

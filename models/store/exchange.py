@@ -28,14 +28,18 @@ _COUNTERS: Final = text(
 )
 _OPPORTUNITIES: Final = text("SELECT o.* FROM work_opportunities o WHERE o.id = ANY(:ids) ORDER BY o.id FOR UPDATE")
 _PROPOSALS: Final = text("SELECT p.* FROM work_proposals p WHERE p.id = ANY(:ids) ORDER BY p.id FOR UPDATE")
-_REST: Final = text("""
-SELECT (SELECT coalesce(json_agg(json_build_object('slot', encode(s.slot, 'hex'), 'secret_id', s.secret_id,
-          'request', encode(s.request, 'hex'), 'actor', s.actor, 'operation', s.operation, 'kind', s.kind,
-          'object_id', s.object_id, 'operation_revision', s.operation_revision, 'receipt_id', s.receipt_id,
-          'status', s.status)), '[]') FROM work_slots s WHERE s.slot = ANY(:slots))::text AS slots,
+SLOT_JSON: Final = (
+    "json_build_object('slot', encode(s.slot, 'hex'), 'secret_id', s.secret_id, 'request', encode(s.request, 'hex'), "
+    "'actor', s.actor, 'operation', s.operation, 'kind', s.kind, 'object_id', s.object_id, 'operation_revision', "
+    "s.operation_revision, 'receipt_id', s.receipt_id, 'status', s.status)"
+)
+"""A key's place as :func:`decode_slots` reads it."""
+
+_REST: Final = text(f"""
+SELECT (SELECT coalesce(json_agg({SLOT_JSON}), '[]') FROM work_slots s WHERE s.slot = ANY(:slots))::text AS slots,
   (SELECT coalesce(json_agg(json_build_object('id', a.id, 'active', a.active, 'listed', a.listed)), '[]')
    FROM agents a WHERE a.id = ANY(:agents))::text AS agents
-""")
+""")  # noqa: S608 - the only interpolation is a constant
 _WRITE: Final = text("""
 WITH opportunities AS MATERIALIZED (
   SELECT * FROM json_to_recordset(CAST(:opportunities AS json)) AS r(id text, requester text, terms json,

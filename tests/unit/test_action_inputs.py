@@ -7,11 +7,8 @@ from typing import Any
 import falcon.asgi
 import pytest
 from falcon import testing
-from hypothesis import given
-from hypothesis import strategies as st
 
 from models.rules.codes import STATUS, Code
-from models.rules.evidence import REFERENCE_CHARACTERS_MAX, REFERENCES_MAX, fault_of, is_reference
 from models.rules.intents import (
     REFUSED_IN_DRAIN,
     AssignTask,
@@ -29,12 +26,25 @@ from models.rules.intents import (
     WithdrawNote,
     WithdrawTask,
 )
-from models.rules.spaces import Visibility
+from models.rules.spaces import Role, Visibility
+from models.rules.tasks import Status
 from models.store.reads import Space
+from tests.builders import (
+    ALPHA,
+    BETA,
+    EPSILON,
+    Board,
+    authority,
+    create,
+    propose,
+    task_key_of,
+    window,
+)
 from web import problems, transport
-from web.operations import codes_of
+from web.operations import Operation, codes_of
 from web.resources.actions import ACTIONS, TaskAction
 from web.resources.notes import Notes, NoteWithdrawal
+from web.resources.tasks import Tasks
 
 LARGEST = 2**53 - 1
 PROOF = "https://example.test/proof"
@@ -355,97 +365,75 @@ def test_a_note_is_withdrawn_with_its_task_or_alone(door: Door) -> None:
         assert door.post(path, "[]") == ("field_invalid", "")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        PROOF,
-        "https://example.test",
-        "https://example.test/",
-        "https://example.test:8443/a/b?c=d&e=%20#".rstrip("#"),
-        "https://xn--bcher-kva.example/%C3%A9",
-        "https://192.0.2.1/",
-        "https://[2001:db8::1]/a",
-        "https://[2001:db8::1]:443/a",
-        "https://example.test/(a)!$&'*+,;=:@~_-.",
-        "https://example.test/" + "a" * (REFERENCE_CHARACTERS_MAX - 21),
-    ],
-)
-def test_an_absolute_https_address_is_evidence(text: str) -> None:
-    assert is_reference(text)
-    assert fault_of((text,)) is None
+STEWARD, OUTSIDER = "agt_steward", "agt_outsider"
+KEY = task_key_of(name="reef")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "https://",
-        "https:///path",
-        "https:example.test",
-        "https:/example.test",
-        "//example.test/a",
-        "/a",
-        "example.test/a",
-        "http://example.test/a",
-        "ftp://example.test/a",
-        "javascript:alert(1)",
-        "data:text/plain,x",
-        "https://user@example.test/a",
-        "https://user:secret@example.test/a",
-        "https://@example.test/a",
-        "https://:@example.test/a",
-        "https://example.test/a#b",
-        "https://example.test/a#",
-        "https://example.test/a b",
-        " https://example.test/a",
-        "https://example.test/a ",
-        "https://example.test/a\n",
-        "https://example.test/\ta",
-        "https://exam\nple.test/a",
-        "https://example.test/\0",
-        "https://example.test/\x7f",
-        "https://example.test/\u00a0",
-        "https://example.test/\u202e",
-        "https://example.test/caf\u00e9",
-        "https://b\u00fccher.example/",
-        "https://example.test\\a",
-        "https://example.test/%",
-        "https://example.test/%2",
-        "https://example.test/%zz",
-        'https://example.test/"a"',
-        "https://example.test/<a>",
-        "https://:443/a",
-        "https://?a",
-        "https://example.test:/a",
-        "https://example.test:port/a",
-        "https://example.test:65536/a",
-        "https://example.test:-1/a",
-        "https://[2001:db8::1/a",
-        "https://2001:db8::1/a",
-        "https://[example.test]/a",
-        "https://[]/a",
-        "https://-/a",
-        "https://.example.test/a",
-        "https://%65xample.test/a",
-        "https://example.test/" + "a" * (REFERENCE_CHARACTERS_MAX - 20),
-    ],
-)
-def test_nothing_else_is_evidence(text: str) -> None:
-    assert not is_reference(text)
-    assert fault_of((PROOF, text)) == "/1"
+def declared(intent: Intent) -> frozenset[Code]:
+    """Return what the description says of this kind of write."""
+    several: list[Operation] = [
+        *(TaskAction(name, None, None).operations["on_post"] for name in ACTIONS),  # type: ignore[arg-type]
+        *(resource.operations[name] for resource in (Notes, Tasks) for name in ("on_post",)),
+        NoteWithdrawal.operations["on_post" if getattr(intent, "task_id", None) else "on_post_alone"],
+    ]
+    operations = [one for one in several if one.intent is type(intent)]
+    assert operations
+    return frozenset.intersection(*(codes_of("/v0/spaces/{slug}", one) for one in operations))
 
 
-def test_the_first_fault_of_a_list_is_named() -> None:
-    assert fault_of(()) is None
-    assert fault_of((PROOF, PROOF, "no")) == "/1"
-    assert fault_of(("no", PROOF, PROOF)) == "/0"
-    assert fault_of(tuple(f"{PROOF}/{number}" for number in range(REFERENCES_MAX))) is None
-    assert fault_of(("no",) * (REFERENCES_MAX + 1)) == ""
+def crowded(status: Status, *, held: bool) -> Board:
+    """A board with a task in this state, its survivors of all kinds, others on its key, and notes in both states."""
+    board = Board(authorities=[authority(agent=STEWARD, role=Role.STEWARD), authority(agent=OUTSIDER, role=None)])
+    holder = BETA if status in {Status.CLAIMED, Status.ASSIGNED, Status.IN_REVIEW, Status.DONE} else None
+    board.put(
+        id=1,
+        key=KEY,
+        status=status,
+        holder=holder,
+        assigned_to=BETA if status is Status.ASSIGNED else None,
+        superseded_by=2 if status is Status.SUPERSEDED else None,
+        held=held,
+    )
+    for number, other in enumerate(Status, start=2):
+        key = KEY if number % 2 else task_key_of(name=f"other {number}")
+        board.put(id=number, key=key, status=other, superseded_by=2 if other is Status.SUPERSEDED else None)
+    if status is not Status.SUPERSEDED:
+        notes = [PostNote(task_id=1, body=text) for text in ("Kept", "Gone")]
+        board.run(*window(*(propose(note, number=number) for number, note in enumerate(notes, start=900))))
+        board.run(*window(propose(WithdrawNote(note_id=2), number=902), first_seq=3))
+    return board
 
 
-@given(st.text(max_size=40).map("https://example.test".__add__))
-def test_no_text_makes_the_check_fail(text: str) -> None:
-    if is_reference(text):
-        assert text.isascii()
-        assert text.isprintable()
-        assert not set(" #\\") & set(text)
+WRITES: list[Intent] = [
+    *(kind(task_id=number) for kind in BODILESS.values() for number in (1, 99)),
+    *(kind(task_id=number, reason="so") for kind in REASONED.values() for number in (1, 99)),
+    SubmitTask(task_id=1, evidence=(PROOF,)),
+    *(ReviewTask(task_id=number, decision=decision) for decision in Decision for number in (1, 99)),
+    *(AssignTask(task_id=1, assignee=agent) for agent in (EPSILON, OUTSIDER, "agt_nobody")),
+    *(
+        SupersedeTask(task_id=task, surviving_task=survivor, reason=reason)
+        for task in (1, 99)
+        for survivor in (*range(1, 10), 98)
+        for reason in ("allocation_duplicate", "canonical_pointer", "", "because")
+    ),
+    *(PostNote(task_id=number, body=text) for number in (1, 99) for text in ("Kept", "Gone", "New")),
+    *(WithdrawNote(note_id=note, task_id=task) for note in (1, 2, 99) for task in (None, 1, 2)),
+    create(title="reef").intent,
+    create(title="new").intent,
+]
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("status", Status)
+def test_whatever_the_window_says_is_declared(status: Status, held: bool) -> None:
+    """Everyone tries everything twice in one window, with and without the revision: no code comes as a surprise."""
+    said: dict[type[Intent], set[Code]] = {}
+    for intent in WRITES:
+        for agent in (ALPHA, BETA, EPSILON, STEWARD, OUTSIDER):
+            for if_match in (None, (7,)):
+                several = [propose(intent, actor=agent, number=number, if_match=if_match) for number in (1, 2)]
+                plan = crowded(status, held=held).run(*window(*several, first_seq=10))
+                codes = {outcome.answer.code for outcome in plan.fresh} - {None}
+                said.setdefault(type(intent), set()).update(map(Code, codes))
+                assert codes <= declared(intent), intent
+    assert all(said.values())
