@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,8 +25,9 @@ from models.rules.terms import Terms
 from models.rules.work import WorkAction
 from tests.pipeline import Pipeline
 from tests.stack import Agent
+from web.work_contract import examples
 
-FIXTURE: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "work_exchange_v1.json").read_text("utf-8"))
+FIXTURE: dict[str, Any] = json.loads(examples())
 REQUESTS: dict[str, dict[str, Any]] = {one["name"]: one for one in FIXTURE["requests"]}
 CLOCK = "2026-09-12 20:00:00+00"
 

@@ -42,6 +42,7 @@ from web.resources.tasks import Task, TaskBatch, Tasks
 from web.resources.whoami import WhoAmI
 from web.resources.windows import Window, Windows
 from web.resources.work import Work, WorkItem, WorkProposal, WorkProposals, WorkReads, WorkResolution
+from web.resources.work_contract import WorkCapabilities, WorkContract
 from web.sql import Sql
 from web.work_answers import Receipts
 from web.work_writes import WorkWrites
@@ -164,6 +165,9 @@ def create_app(parts: Parts) -> falcon.asgi.App[Any, Any]:
     app.add_route(f"{task}/notes/{{note_id}}/withdraw", withdrawal)
     app.add_route(f"{space}/notes/{{note_id}}/withdraw", withdrawal, suffix="alone")
     commons = work_problems.PREFIX
+    offered = WorkCapabilities(parts.directory, app.operations, parts.settings)
+    app.add_route(f"{commons}/capabilities", offered)
+    app.add_route(f"{commons}/work-contract", WorkContract(app.operations, parts.settings))
     app.add_route(f"{commons}/work", Work(parts.work_reads, parts.work_writes))
     item = WorkItem(parts.work_reads, parts.work_writes)
     app.add_route(f"{commons}/work/{{work_id}}", item)

@@ -50,7 +50,7 @@ async def tasks(
         {
             "space": space_id,
             "statuses": [status.value for status in statuses],
-            "before": _behind(before),
+            "before": behind(before),
             "stale": stale_seconds,
             "limit": limit,
         },
@@ -67,7 +67,7 @@ async def notes(
         "  SELECT * FROM notes n WHERE n.space_id = t.space_id AND n.task_id = t.id "
         "  AND n.id < %(before)s ORDER BY n.id DESC LIMIT %(limit)s) n ON true "
         "WHERE t.space_id = %(space)s AND t.id = %(task)s ORDER BY n.id DESC",
-        {"space": space_id, "task": task_id, "before": _behind(before), "limit": limit},
+        {"space": space_id, "task": task_id, "before": behind(before), "limit": limit},
     )
     rows = await cursor.fetchall()
     return [_note_of(row) for row in rows if row[0] is not None] if rows else None
@@ -84,7 +84,7 @@ async def note(connection: Connection, space_id: int, task_id: int, note_id: int
     return None if row is None else _note_of(row)
 
 
-def _behind(before: int | None) -> int:
+def behind(before: int | None) -> int:
     """Return the id that all ids of a page are below.
 
     A number, never null: a plan that PostgreSQL keeps for every page then goes to the page's place in the index. With

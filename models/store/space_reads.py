@@ -14,12 +14,15 @@ from models.rules.snapshot import LiveTask
 from models.rules.spaces import CharterView, MemberView, Role, SpaceView, Visibility
 from models.rules.windows import WindowView
 from models.store.board_part import LIVE_TASKS_JSON, decode_live
+from models.store.lists import behind
 from models.store.reads import Connection
 from models.store.snapshot import OUTCOME_JSON, decode_outcomes
 from models.store.tables import LIVE_SQL
 
 _SPACE: Final = "s.slug, s.visibility, s.claim_ttl_seconds, s.charter_revision, s.created_at"
 _MEMBER: Final = "m.agent_id, a.handle, m.role, m.since"
+_ABOVE_ALL_AGENTS: Final = "~"
+"""Above every agent's id: those begin with letters."""
 _WINDOW: Final = "w.id, w.first_seq, w.last_seq, w.intents, w.committed_at"
 
 
@@ -35,10 +38,10 @@ async def spaces(
 ) -> list[tuple[int, SpaceView]]:
     """Return up to ``limit`` spaces that an agent may read, each behind its id, the latest first."""
     cursor = await connection.execute(
-        f"SELECT s.id, {_SPACE} FROM spaces s WHERE (%(before)s::bigint IS NULL OR s.id < %(before)s) AND "  # noqa: S608
+        f"SELECT s.id, {_SPACE} FROM spaces s WHERE s.id < %(before)s AND "  # noqa: S608
         "(s.visibility = 'public' OR EXISTS (SELECT FROM members m WHERE m.space_id = s.id AND m.agent_id = %(agent)s))"
         " ORDER BY s.id DESC LIMIT %(limit)s",
-        {"agent": agent, "before": before, "limit": limit},
+        {"agent": agent, "before": behind(before), "limit": limit},
     )
     return [(row[0], _space_of(row[1:])) for row in await cursor.fetchall()]
 
@@ -99,9 +102,9 @@ async def members(connection: Connection, space_id: int, *, before: str | None, 
     """Return up to ``limit`` members with agent ids below ``before``, in descending order."""
     cursor = await connection.execute(
         f"SELECT {_MEMBER} FROM members m JOIN agents a ON a.id = m.agent_id "  # noqa: S608 - a constant
-        'WHERE m.space_id = %(space)s AND (%(before)s::text IS NULL OR m.agent_id COLLATE "C" < %(before)s) '
+        'WHERE m.space_id = %(space)s AND m.agent_id COLLATE "C" < %(before)s '
         'ORDER BY m.agent_id COLLATE "C" DESC LIMIT %(limit)s',
-        {"space": space_id, "before": before, "limit": limit},
+        {"space": space_id, "before": _ABOVE_ALL_AGENTS if before is None else before, "limit": limit},
     )
     return [_member_of(row) for row in await cursor.fetchall()]
 
@@ -125,8 +128,8 @@ async def windows(connection: Connection, partition: str, *, before: int | None,
     """Return up to ``limit`` windows whose last number is below ``before``, the latest first."""
     cursor = await connection.execute(
         f"SELECT {_WINDOW} FROM windows w WHERE w.partition = %(partition)s "  # noqa: S608 - a constant
-        "AND (%(before)s::bigint IS NULL OR w.last_seq < %(before)s) ORDER BY w.last_seq DESC LIMIT %(limit)s",
-        {"partition": partition, "before": before, "limit": limit},
+        "AND w.last_seq < %(before)s ORDER BY w.last_seq DESC LIMIT %(limit)s",
+        {"partition": partition, "before": behind(before), "limit": limit},
     )
     return [_window_of(row) for row in await cursor.fetchall()]
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 import falcon.asgi
 import msgspec
 
+from models.rules.codes import Code
 from models.rules.conflict import DeliveryMode, Kind
 from models.rules.ids import MAX_BATCH
 from models.rules.intents import CloseReason, ValidationPolicy
@@ -54,6 +55,7 @@ class Capabilities:
             summary="What the service takes: protocol, mode, bounds and words",
             answers={200: CapabilitiesView},
             auth=Auth.NONE,
+            codes=frozenset({Code.COMMONS_RUNTIME_UNAVAILABLE}),
         )
     }
 
