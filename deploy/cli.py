@@ -22,6 +22,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "space": "deploy.cli_boards",
     "charter": "deploy.cli_boards",
     "window": "deploy.cli_window",
+    "exchange": "deploy.cli_exchange",
     "migrate": "deploy.cli_migrate",
     "web": "deploy.cli_web",
     "worker": "deploy.cli_worker",

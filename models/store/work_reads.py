@@ -21,41 +21,23 @@ from models.rules.work import (
     view_proposal,
 )
 from models.store.exchange import SLOT_JSON, decode_slots, opportunity_of, proposal_of
+from models.store.purge import REQUEST_BATCH, purge_statement
 from models.store.reads import Connection
-
-PURGE_BATCH: Final = 25
 
 _HISTORY: Final = (
     "(SELECT coalesce(json_agg(json_build_object('revision', e.revision, 'operation', e.operation, 'actorAgentId', "
     "e.actor, 'receiptId', e.receipt_id, 'at', e.at) ORDER BY e.revision), '[]') FROM work_events e "
     "WHERE e.object_id = o.id)::text AS history"
 )
-# Under the lock the condition is tested again: what another has purged or changed meanwhile is left out.
-_PURGE: Final = """
-WITH due_work AS (
-  SELECT id FROM work_opportunities WHERE terms IS NOT NULL AND retention_until <= dibs_now()
-  ORDER BY retention_until, id LIMIT %(batch)s FOR UPDATE SKIP LOCKED
-), due_proposals AS (
-  SELECT id FROM work_proposals WHERE (terms IS NOT NULL OR delivery IS NOT NULL OR decision IS NOT NULL)
-    AND retention_until <= dibs_now()
-  ORDER BY retention_until, id LIMIT %(batch)s - (SELECT count(*) FROM due_work) FOR UPDATE SKIP LOCKED
-), cleared AS (
-  UPDATE work_opportunities SET terms = NULL WHERE id IN (SELECT id FROM due_work) RETURNING 1
-), emptied AS (
-  UPDATE work_proposals SET terms = NULL, delivery = NULL, decision = NULL
-  WHERE id IN (SELECT id FROM due_proposals) RETURNING 1
-)
-SELECT (SELECT count(*) FROM cleared) + (SELECT count(*) FROM emptied)
-"""
 _events: Final = msgspec.json.Decoder(tuple[WorkEvent, ...])
 
 
-async def purge(connection: Connection, *, batch: int = PURGE_BATCH) -> int:
+async def purge(connection: Connection, *, batch: int = REQUEST_BATCH) -> int:
     """Clear payloads whose retention is over, opportunities first, and return of how many objects.
 
     No row goes: ids, digests, states, events, receipts and the selected slot stay.
     """
-    cursor = await connection.execute(_PURGE, {"batch": batch})
+    cursor = await connection.execute(purge_statement(batch))
     row = await cursor.fetchone()
     assert row is not None
     return int(row[0])

@@ -6,6 +6,8 @@ import hmac
 import json
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import httpx
@@ -14,10 +16,12 @@ import pytest
 
 from models.ids import uuid7
 from tests.exchange import CLOCK, FIXTURE, REQUESTS
-from tests.stack import Agent, Board, Database, Stack, add_agents, headers_of, play
+from tests.stack import Agent, Board, Database, Stack, add_agents, headers_of, play, until
 
 COMMONS = "/api/matm/commons"
 DIGESTS = FIXTURE["expected"]
+ORIGINAL = DIGESTS["originalTermsSha256"]
+ROUNDS = 63
 GENEROUS = {"agent_rate": 10_000, "agent_burst": 10_000}
 
 
@@ -245,13 +249,71 @@ def test_resolution_races_its_original(stack: Callable[..., Stack], exchange: Da
 
     async def scenario(http: httpx.AsyncClient) -> None:
         parties = Parties(http, board)
-        for turn in range(20):
+        for turn in range(ROUNDS):
             await asyncio.gather(*(race(parties, agent, turn) for agent in racers))
 
     play(service, scenario)
-    assert sum(outcomes.values()) == 320
+    assert sum(outcomes.values()) == ROUNDS * len(racers) >= 1000
     assert exchange.value("SELECT count(*) FROM work_opportunities") == outcomes["applied"]
     assert exchange.value("SELECT count(*) FROM work_slots WHERE operation IS NULL") == outcomes["prevented"]
+
+
+def test_an_answer_that_was_lost_is_brought_again(
+    stack: Callable[..., Stack], exchange: Database, board: Board, tmp_path: Path
+) -> None:
+    """The worker dies after COMMIT and the web process before it answers: one event, and a replay for the key."""
+    service = stack(workers=0, lease_ms=500)
+    service.start_worker("after_commit", "kill", str(tmp_path / "marker"))
+    body = REQUESTS["create"]["body"]
+    key = "lost-answer-" + "x" * 30
+
+    async def scenario(http: httpx.AsyncClient) -> None:
+        parties = Parties(http, board)
+        first = asyncio.create_task(parties.post(parties.requester, "/work", body, key=key))
+        await until("the commit", lambda: exchange.value("SELECT count(*) FROM work_events") == 1)
+        dead = service.webs.pop()
+        dead.send(SIGKILL)
+        dead.wait(seconds=10)
+        with pytest.raises(httpx.HTTPError):
+            await first
+        service.start_worker(ready=False)
+        await asyncio.to_thread(service.start_web)
+        again = await parties.post(parties.requester, "/work", body, key=key)
+        assert (again.status_code, again.json()["idempotentReplay"]) == (201, True)
+        assert len(again.json()["opportunity"]["history"]) == 1
+
+    play(service, scenario)
+    assert exchange.value("SELECT count(*) FROM work_opportunities") == 1
+
+
+def test_drain_keeps_what_ends_and_replays(service: Stack, exchange: Database, board: Board) -> None:
+    async def scenario(http: httpx.AsyncClient) -> None:
+        parties = Parties(http, board)
+        key = "drained-" + "x" * 30
+        work = await parties.publish()
+        one, two = await parties.propose(work), await parties.propose(work, parties.other)
+        assert (await parties.post(parties.requester, "/work", REQUESTS["create"]["body"], key=key)).status_code == 201
+        exchange.rows("UPDATE work_mode SET mode = 'drain', epoch = epoch + 1")
+        await until("drain to be seen", lambda: drained(http))
+        for refused in (
+            await parties.post(parties.requester, "/work", REQUESTS["create"]["body"]),
+            await parties.act(parties.requester, one, "counter"),
+            await parties.act(parties.requester, one, "direct-accept"),
+        ):
+            assert code(refused) == (503, "work_drain_active")
+            assert int(refused.headers["Retry-After"]) >= 1
+        assert exchange.value("SELECT count(*) FROM work_slots") == 4
+        replay = await parties.post(parties.requester, "/work", REQUESTS["create"]["body"], key=key)
+        assert (replay.status_code, replay.json()["idempotentReplay"]) == (201, True)
+        assert (await parties.act(parties.requester, one, "refuse")).status_code == 200
+        mine = await parties.act(parties.other, two, "withdraw-terms", expectedRevision=1, expectedTermsSha256=ORIGINAL)
+        assert mine.status_code == 200
+
+    play(service, scenario)
+
+
+async def drained(http: httpx.AsyncClient) -> bool:
+    return (await http.get(f"{COMMONS}/capabilities")).json()["workExchange"]["recovery"] == "drain"
 
 
 def test_retention_hides_at_once_and_a_request_purges(service: Stack, exchange: Database, board: Board) -> None:
