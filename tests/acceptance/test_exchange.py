@@ -375,3 +375,95 @@ def test_what_is_wrong_is_said_in_the_exchanges_words(service: Stack, exchange: 
         assert code(await http.get(f"{COMMONS}/work", params={"after": "x"})) == (400, "cursor_invalid")
 
     play(service, scenario)
+
+
+def test_pages_and_their_cursors(service: Stack, exchange: Database, board: Board) -> None:
+    async def scenario(http: httpx.AsyncClient) -> None:
+        parties = Parties(http, board)
+        works = sorted([await parties.publish() for _ in range(7)])
+        one = await parties.propose(works[0])
+        first = (await http.get(f"{COMMONS}/work", params={"limit": "3"})).json()
+        assert [item["workId"] for item in first["items"]] == works[:3]
+        assert (first["kind"], first["count"], first["hasMore"]) == ("work_opportunity", 3, True)
+        assert (first["schemaVersion"], first["cursorPurpose"]) == ("concresca.work_page.v1", "continuation_only")
+        cursor = first["nextCursor"]
+        assert len(cursor) <= 2048
+        rest = (await http.get(f"{COMMONS}/work", params={"after": cursor})).json()
+        assert [item["workId"] for item in rest["items"]] == works[3:]
+        assert (rest["hasMore"], rest["nextCursor"]) == (False, None)
+        assert code(await http.get(f"{COMMONS}/work-proposals", params={"after": cursor})) == (400, "cursor_invalid")
+        for query in ("limit=0", "limit=51", "limit=+1", "limit=01", "limit=1&limit=2", "cursor=x", "after"):
+            assert code(await http.get(f"{COMMONS}/work?{query}")) == (400, "query_invalid"), query
+        for path in (f"/work/{works[0]}", f"/work-proposals/{one}"):
+            assert code(await http.get(f"{COMMONS}{path}?limit=1")) == (400, "query_invalid")
+
+    play(service, scenario)
+
+
+def test_a_slot_that_was_selected_stays_so(service: Stack, exchange: Database, board: Board) -> None:
+    """Neither cancellation nor withdrawal nor correction frees it, and no correction rewrites a proposal."""
+
+    async def scenario(http: httpx.AsyncClient) -> None:
+        parties = Parties(http, board)
+        work = await parties.publish()
+        mine, theirs = await parties.propose(work), await parties.propose(work, parties.other)
+        assert (await parties.act(parties.requester, mine, "direct-accept", expectedRevision=1)).status_code == 200
+        correction = {**REQUESTS["correct-opportunity"]["body"], "expectedRevision": 2}
+        corrected = await parties.post(parties.requester, f"/work/{work}/corrections", correction)
+        assert (corrected.status_code, corrected.json()["opportunity"]["ownState"]) == (200, "assigned")
+        bound = (await http.get(f"{COMMONS}/work-proposals/{mine}")).json()
+        assert (bound["termsSha256"], bound["opportunityRevision"]) == (ORIGINAL, 1)
+        cancelled = await parties.act(
+            parties.provider, mine, "cancel", expectedRevision=2, expectedTermsSha256=ORIGINAL
+        )
+        assert (cancelled.status_code, cancelled.json()["proposal"]["ownState"]) == (200, "cancelled")
+        late = await parties.act(parties.requester, theirs, "direct-accept", expectedRevision=1)
+        assert code(late) == (409, "work_selection_conflict")
+        withdrawal = {"schemaVersion": "concresca.work_opportunity_withdrawal.v1", "expectedRevision": 3}
+        ended = await parties.post(parties.requester, f"/work/{work}/withdrawal", withdrawal)
+        assert ended.json()["opportunity"]["selectedProposalId"] == mine
+        assert (await http.get(f"{COMMONS}/work-proposals/{theirs}")).json()["terms"] is not None
+        gone = await parties.act(parties.requester, theirs, "direct-accept", expectedRevision=1)
+        assert code(gone) == (409, "work_state_conflict")
+
+    play(service, scenario)
+
+
+def test_a_request_says_no_more_than_it_may(service: Stack, exchange: Database, board: Board) -> None:
+    """Size with all its white space, no actor or state of its own, an agent's key and nobody else's."""
+    body = REQUESTS["create"]["body"]
+
+    async def scenario(http: httpx.AsyncClient) -> None:
+        parties = Parties(http, board)
+        headers = headers_of(parties.requester, Idempotency_Key="k" * 40, Content_Type="application/json")
+        padded = json.dumps(body).encode().ljust(24_576)
+        whole = await http.post(f"{COMMONS}/work", content=padded, headers=headers)
+        assert whole.status_code == 201
+        larger = await http.post(f"{COMMONS}/work", content=padded + b" ", headers=headers)
+        assert code(larger) == (413, "request_too_large")
+        for extra in ({"actorAgentId": parties.requester.id}, {"snapshot": {}}, {"revision": 1}):
+            assert code(await parties.post(parties.requester, "/work", {**body, **extra})) == (422, "field_unknown")
+        work = whole.json()["opportunity"]["workId"]
+        one = await parties.propose(work)
+        for name, changes, expected in (
+            ("counter", {"payload": None}, (422, "work_terms_invalid")),
+            ("refuse", {"payload": {}}, (422, "work_payload_invalid")),
+            ("refuse", {"action": "approve"}, (422, "work_payload_invalid")),
+            ("refuse", {"expectedTermsSha256": ORIGINAL.upper()}, (422, "work_payload_invalid")),
+        ):
+            answer = await parties.act(parties.requester, one, name, **{"expectedRevision": 1, **changes})
+            assert code(answer) == expected, (name, changes)
+        bare = {name: value for name, value in REQUESTS["refuse"]["body"].items() if name != "payload"}
+        bare |= {"expectedRevision": 1, "expectedTermsSha256": ORIGINAL}
+        exchange.rows("UPDATE keys SET operator = true WHERE id = %s", parties.other.key_id)
+        exchange.rows("UPDATE authority SET epoch = epoch + 1")
+        await until("the operator's key to be seen", lambda: refused_operator(parties, body))
+        refused = await parties.post(parties.requester, f"/work-proposals/{one}/actions", bare)
+        assert (refused.status_code, refused.json()["proposal"]["state"]) == (200, "refused")
+
+    play(service, scenario)
+
+
+async def refused_operator(parties: Parties, body: Any) -> bool:
+    answer = await parties.post(parties.other, "/work", body)
+    return answer.status_code == 403 and answer.json()["error"]["code"] == "agent_bearer_required"
