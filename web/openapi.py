@@ -13,7 +13,8 @@ import msgspec
 
 from models.rules.codes import OUTCOME_UNKNOWN, RETRY_AFTER_S, STATUS, Code, error_class
 from models.rules.conflict import ConflictKey
-from models.rules.intents import REFUSED_IN_DRAIN
+from models.rules.intents import REFUSED_IN_DRAIN, ActOnProposal
+from models.rules.proposals import FRESH
 from web.operations import Auth, Operation, codes_of, is_exchange
 from web.transport import IDEMPOTENCY_KEY_CHARACTERS
 
@@ -236,8 +237,7 @@ def _operation(path: str, operation: Operation, schema_of: Mapping[Any, Any]) ->
         "responses": _responses(path, operation, schema_of),
     }
     if operation.intent is not None:
-        drain = "is refused" if operation.intent in REFUSED_IN_DRAIN else "goes on"
-        found["description"] = f"Decided in a window of its partition. While the service drains it {drain}."
+        found["description"] = f"Decided in a window of its partition. While the service drains it {_drain(operation)}."
     if operation.auth is Auth.KEY:
         found["security"] = [{"key": []}]
     elif operation.auth is Auth.OPTIONAL:
@@ -248,6 +248,12 @@ def _operation(path: str, operation: Operation, schema_of: Mapping[Any, Any]) ->
             "content": {"application/json": {"schema": _schema(operation.body, schema_of)}},
         }
     return found
+
+
+def _drain(operation: Operation) -> str:
+    if operation.intent is ActOnProposal:
+        return f"goes on, but for {', '.join(sorted(FRESH))}"
+    return "is refused" if operation.intent in REFUSED_IN_DRAIN else "goes on"
 
 
 def _parameters(path: str, operation: Operation) -> list[dict[str, Any]]:
