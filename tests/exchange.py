@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import msgspec
+import psycopg
 
 from models.ids import uuid7
 from models.rules import ids
@@ -24,7 +25,7 @@ from models.rules.market import Reference
 from models.rules.terms import Terms
 from models.rules.work import WorkAction
 from tests.pipeline import Pipeline
-from tests.stack import Agent
+from tests.stack import Agent, Database
 from web.work_contract import examples
 
 FIXTURE: dict[str, Any] = json.loads(examples())
@@ -61,6 +62,15 @@ def action(proposal_id: str, work_id: str, name: WorkAction, revision: int, term
     )
 
 
+def set_clock(database: Database, moment: str) -> None:
+    """Let a database's clock stand still at a moment."""
+    with psycopg.connect(database.owner_url, autocommit=True) as connection:
+        connection.execute(
+            "CREATE OR REPLACE FUNCTION dibs_now() RETURNS timestamptz LANGUAGE sql VOLATILE "  # type: ignore[arg-type]
+            f"AS $$SELECT '{moment}'::timestamptz$$"
+        )
+
+
 class Exchange:
     """Agents around one pipeline: each call is a window of its own."""
 
@@ -71,10 +81,7 @@ class Exchange:
 
     def clock(self, moment: str) -> None:
         """Set the database's clock."""
-        self.pipeline.plant(
-            "CREATE OR REPLACE FUNCTION dibs_now() RETURNS timestamptz LANGUAGE sql VOLATILE "
-            f"AS $$SELECT '{moment}'::timestamptz$$"
-        )
+        set_clock(self.pipeline.database, moment)
 
     def slot(self, agent: Agent, key: str, body: str) -> SlotDigest:
         digest = [hashlib.sha256("\0".join(parts).encode()).digest() for parts in ((agent.id, key), (body,))]

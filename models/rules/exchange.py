@@ -276,7 +276,6 @@ def _deliver(market: Market, one: Proposal, intent: ActOnProposal, caller: Calle
         delivery=delivery,
         delivery_sha256=digest(delivery),
         decision=None,
-        decision_sha256=None,
         own_state=ProposalState.DELIVERED,
     )
     return _put(market, after, "work-deliver", caller)

@@ -102,8 +102,8 @@ async def members(connection: Connection, space_id: int, *, before: str | None, 
     """Return up to ``limit`` members with agent ids below ``before``, in descending order."""
     cursor = await connection.execute(
         f"SELECT {_MEMBER} FROM members m JOIN agents a ON a.id = m.agent_id "  # noqa: S608 - a constant
-        'WHERE m.space_id = %(space)s AND m.agent_id COLLATE "C" < %(before)s '
-        'ORDER BY m.agent_id COLLATE "C" DESC LIMIT %(limit)s',
+        "WHERE m.space_id = %(space)s AND m.agent_id < %(before)s "
+        "ORDER BY m.agent_id DESC LIMIT %(limit)s",
         {"space": space_id, "before": _ABOVE_ALL_AGENTS if before is None else before, "limit": limit},
     )
     return [_member_of(row) for row in await cursor.fetchall()]

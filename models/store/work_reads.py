@@ -112,8 +112,8 @@ async def _one(connection: Connection, select: str, name: str) -> dict[str, Any]
 async def _many(connection: Connection, table: str, after: str | None, limit: int) -> list[dict[str, Any]]:
     async with connection.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(
-            f'SELECT o.*, dibs_now() AS now FROM {table} o WHERE o.id COLLATE "C" > %s '  # noqa: S608 - one of two names
-            'ORDER BY o.id COLLATE "C" LIMIT %s',
+            f"SELECT o.*, dibs_now() AS now FROM {table} o WHERE o.id > %s "  # noqa: S608 - one of two names
+            "ORDER BY o.id LIMIT %s",
             (after or "", limit),
         )
         return await cursor.fetchall()

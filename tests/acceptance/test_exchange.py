@@ -11,11 +11,10 @@ from signal import SIGKILL
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 
 from models.ids import uuid7
-from tests.exchange import CLOCK, FIXTURE, REQUESTS
+from tests.exchange import CLOCK, FIXTURE, REQUESTS, set_clock
 from tests.stack import Agent, Board, Database, Stack, add_agents, headers_of, play, until
 
 COMMONS = "/api/matm/commons"
@@ -23,14 +22,6 @@ DIGESTS = FIXTURE["expected"]
 ORIGINAL = DIGESTS["originalTermsSha256"]
 ROUNDS = 63
 GENEROUS = {"agent_rate": 10_000, "agent_burst": 10_000}
-
-
-def set_clock(database: Database, moment: str) -> None:
-    with psycopg.connect(database.owner_url, autocommit=True) as connection:
-        connection.execute(
-            "CREATE OR REPLACE FUNCTION dibs_now() RETURNS timestamptz LANGUAGE sql VOLATILE "  # type: ignore[arg-type]
-            f"AS $$SELECT '{moment}'::timestamptz$$"
-        )
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from models.ids import uuid7
-from tests.stack import Agent, Board, Stack, headers_of, play
+from tests.exchange import CLOCK, set_clock
+from tests.stack import Agent, Board, Database, Stack, headers_of, play
 
 
 def sha256(value: Any) -> str:
@@ -21,15 +22,14 @@ def sha256(value: Any) -> str:
 class Reader:
     """What the contract says, and requests made of its examples with dates and ids of now."""
 
-    def __init__(self, http: httpx.AsyncClient, contract: dict[str, Any]) -> None:
+    def __init__(self, http: httpx.AsyncClient, contract: dict[str, Any], *, dated: bool) -> None:
         self.http = http
         self.examples = {one["name"]: one for one in contract["examples"]["requests"]}
         self.prefix = next(one["path"] for one in contract["routes"] if one["path"].endswith("/work"))
         now = datetime.now(UTC).replace(microsecond=0)
-        self.dates = {
-            "expiresAt": (now + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "retentionUntil": (now + timedelta(days=8)).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
+        # With the examples' own clock their dates are good as they are.
+        dates = {"expiresAt": now + timedelta(days=1), "retentionUntil": now + timedelta(days=8)}
+        self.dates = {name: f"{at:%Y-%m-%dT%H:%M:%SZ}" for name, at in dates.items()} if dated else {}
 
     def dated(self, value: Any) -> Any:
         """Return an example with dates of now in the place of its own."""
@@ -84,15 +84,18 @@ ENDS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def read(service: Stack):
+@pytest.fixture(params=["now", "at the examples' clock"])
+def read(service: Stack, database: Database, request: pytest.FixtureRequest):
+    if request.param != "now":
+        set_clock(database, CLOCK)
+
     def go(scenario) -> None:
         async def reading(http: httpx.AsyncClient) -> None:
             offered = (await http.get("/api/matm/commons/capabilities")).json()
             assert offered["workExchange"]["supported"] is True
             (route,) = [one for one in offered["workExchange"]["routes"] if one.endswith("work-contract")]
             contract = (await http.get(route.removeprefix("GET "))).json()
-            await scenario(contract, Reader(http, contract))
+            await scenario(contract, Reader(http, contract, dated=request.param == "now"))
 
         play(service, reading)
 
