@@ -23,6 +23,7 @@ from deploy.folders import DeployError
 from models.rules.board import BoardError, decode_board, decode_catalog
 from models.rules.spaces import CLAIM_TTL_SECONDS_MAX, Visibility
 from models.store import boards, spaces, verify
+from models.store.mode import refuse_in_drain
 
 space_commands = typer.Typer(no_args_is_help=True, help="Spaces and their boards.")
 charter_commands = typer.Typer(no_args_is_help=True, help="The catalog of work that a space's titles are bound to.")
@@ -55,6 +56,7 @@ def create_space(
 ) -> None:
     """Create an empty space; give it a steward with `dibs member set`."""
     with service_transaction(state) as connection:
+        refuse_in_drain(connection)
         spaces.create_space(connection, slug, visibility=visibility, catalog=(), claim_ttl_seconds=claim_ttl)
     if as_json:
         print_json({"space": slug, "visibility": visibility, "claim_ttl_seconds": claim_ttl})
@@ -71,6 +73,7 @@ def import_space(file: File, state: State = DEFAULT_STATE, as_json: AsJson = Fal
     try:
         board = decode_board(file.read())
         with service_transaction(state) as connection:
+            refuse_in_drain(connection)
             imported = boards.import_board(connection, board)
     except BoardError as error:
         raise FileRefusedError(f"{file.name}: {error}") from None

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from deploy.folders import DeployError
 from models.settings import SettingsError
 from models.store.agents import TakenError, UnknownError
+from models.store.mode import DrainedError
 from models.store.spaces import LastStewardError
 
 REFUSED: Final = 1
@@ -34,7 +35,7 @@ def explain(error: Exception) -> Explained | None:
     match error:
         case SettingsError():
             line, status = str(error), USAGE
-        case DeployError() | TakenError() | UnknownError() | LastStewardError():
+        case DeployError() | TakenError() | UnknownError() | LastStewardError() | DrainedError():
             line = str(error)
         case DBAPIError(orig=psycopg.Error() as cause):
             line = _database(cause)

@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from models.rules.spaces import Mode
+
 
 class SettingsError(ValueError):
     """A setting that is missing or malformed; the message is one line for the person who starts the process."""
@@ -28,7 +30,10 @@ WORK_REQUEST_BYTES_MAX: Final = 24_576
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a web or worker process needs to know. All durations are milliseconds."""
+    """What a web or worker process needs to know. All durations are milliseconds.
+
+    ``floor`` is the process's own mode: in drain it admits nothing fresh, whatever the mode row says.
+    """
 
     database_url: str
     redis_url: str
@@ -45,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     canonical_origin: str = "https://concresca.com"
     workspace_id: str = "commons"
     project_id: str = "commons"
+    floor: Mode = Mode.ACTIVE
 
     def __repr__(self) -> str:
         """Show no address: database and Redis addresses carry passwords."""
@@ -82,13 +88,14 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     numbers = {field: _number(env[name], name, least) for name, (field, least) in _NUMBERS.items() if name in env}
     if numbers.get("work_request_bytes", 0) > WORK_REQUEST_BYTES_MAX:
         raise SettingsError(f"DIBS_WORK_REQUEST_BYTES must be at most {WORK_REQUEST_BYTES_MAX}")
+    floor = _mode(env.get("CONCRESCA_WORK_MODE"))
     names = {field: _name(env[name], name) for name, field in _NAMES.items() if name in env}
     found = Settings(
         database_url=_required(env, "DIBS_DATABASE_URL"),
         redis_url=_required(env, "DIBS_REDIS_URL"),
         secret_keys=parse_secret_keys(_required(env, "DIBS_SECRET_KEYS")),
     )
-    return msgspec.structs.replace(found, **numbers, **names)
+    return msgspec.structs.replace(found, **numbers, **names, floor=floor)
 
 
 def parse_secret_keys(text: str) -> tuple[SecretKey, ...]:
@@ -118,6 +125,16 @@ def _required(env: Mapping[str, str], name: str) -> str:
     if not value:
         raise SettingsError(f"{name} is not set")
     return value
+
+
+def _mode(text: str | None) -> Mode:
+    """Return the floor: a value that is not exactly one of two stops the process before it serves anything."""
+    if text is None:
+        return Mode.ACTIVE
+    try:
+        return Mode(text)
+    except ValueError:
+        raise SettingsError("CONCRESCA_WORK_MODE must be exactly active or drain, or not be set") from None
 
 
 def _name(text: str, name: str) -> str:

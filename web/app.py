@@ -25,6 +25,7 @@ from models.window.front import Front, connect
 from web import problems, transport, work_problems
 from web.directory import Directory
 from web.feed import STOPPING, Feed, Ledger
+from web.fleet import Heart
 from web.intake import Intake
 from web.paging import Cursors, Pages
 from web.problems import Problem, Renderer
@@ -75,7 +76,8 @@ class Parts:
             settings,
             instance=uuid7().hex,
         )
-        self.directory = Directory(self.sql)
+        self.directory = Directory(self.sql, settings.floor)
+        self.heart = Heart(self.sql, self.directory, name=self.name, floor=settings.floor)
         self.ledger = Ledger(self.sql)
         self.feed = Feed(self.directory, self.ledger)
         self.intake = Intake(self.front, self.sql, web_id=self.name, wait_ms=settings.wait_ms)
@@ -96,6 +98,7 @@ class Parts:
                 ("replies", self.intake.run_replies()),
                 ("look", self.intake.run_look()),
                 ("feed", self.feed.run()),
+                ("heart", self.heart.run()),
             )
         ]
         for task in self._tasks:
@@ -106,6 +109,7 @@ class Parts:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.heart.stop()
         await self.sql.close()
         await self.front.aclose()
 

@@ -41,8 +41,9 @@ log = structlog.get_logger(__name__)
 class Directory:
     """Principals, spaces and roles, read in batches and cached while the watcher says that they stand."""
 
-    def __init__(self, sql: Sql) -> None:
+    def __init__(self, sql: Sql, floor: Mode = Mode.ACTIVE) -> None:
         self._sql = sql
+        self._floor = floor
         self._state: reads.State | None = None
         self._seen_at = float("-inf")
         # A key that is unknown stays so, and is told as fast as a wrong one; a space or a role may come at any moment.
@@ -108,7 +109,12 @@ class Directory:
         if self._state is None:
             # The last look failed, though the one before is not a second old.
             raise Refusal(Code.COMMONS_RUNTIME_UNAVAILABLE, write_occurred=False)
-        return self._state.mode
+        return Mode.DRAIN if self._floor is Mode.DRAIN else self._state.mode
+
+    @property
+    def mode_epoch(self) -> int:
+        """The mode's epoch as this process has seen it, 0 before the first look."""
+        return 0 if self._state is None else self._state.mode_epoch
 
     @property
     def fresh(self) -> bool:

@@ -17,6 +17,7 @@ from models.ids import uuid7
 from models.settings import Settings
 from models.store.database import sync_engine
 from models.window.back import RESERVE_SECONDS, Back, connect
+from worker.fleet import Heart
 from worker.jobs import WindowWorker
 from worker.leases import LeaseKeeper
 from worker.process import Processor
@@ -54,8 +55,10 @@ def run(settings: Settings, *, probe: Callable[[str], None] = _nothing) -> None:
         LeaseKeeper(back(timeout_ms), lease_ms=settings.lease_ms),
         name=name,
         probe=probe,
+        floor=settings.floor,
     )
     sweeper = Sweeper(back(timeout_ms), engine, name=name)
+    heart = Heart(engine, name=name, floor=settings.floor, windows=lambda: processor.windows_in_flight)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -64,6 +67,7 @@ def run(settings: Settings, *, probe: Callable[[str], None] = _nothing) -> None:
         _work(settings, processor, name=name, stopping=stopping)
         stopping.wait(RETRY_SECONDS)
     sweeper.stop()
+    heart.stop()
     engine.dispose()
     log.info("worker_stopped", worker=name)
 

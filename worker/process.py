@@ -27,6 +27,7 @@ from models.rules.market import ExchangePart
 from models.rules.needs import needs_of, work_needs_of
 from models.rules.outcomes import Outcome
 from models.rules.snapshot import BoardPart, Snapshot
+from models.rules.spaces import Mode
 from models.rules.window import decide, parts, refuse_all, takes_authority
 from models.store import snapshot as store
 from models.store.apply import WindowRow, apply
@@ -84,6 +85,7 @@ class Processor:
         *,
         name: str,
         probe: Callable[[str], None],
+        floor: Mode = Mode.ACTIVE,
     ) -> None:
         self._engine = engine
         self._back = back
@@ -91,6 +93,8 @@ class Processor:
         self._keeper = keeper
         self._name = name
         self._probe = probe
+        self._floor = floor
+        self.windows_in_flight = 0
         self._charters: OrderedDict[str, CompiledCharter] = OrderedDict()
         self._renumber: set[str] = set()
 
@@ -149,7 +153,11 @@ class Processor:
                     # Any window ends what is over; without one it is a window of no intents.
                     self._commit(Work(partition, Closed(uuid7(), (), 0)), fence, (), first_place=0)
                 return windows
-            self._window(partition, closed, fence)
+            self.windows_in_flight = 1
+            try:
+                self._window(partition, closed, fence)
+            finally:
+                self.windows_in_flight = 0
             windows += 1
             if time.monotonic() >= ends:
                 return windows
@@ -348,7 +356,7 @@ class Processor:
                 job.bindings,
                 snapshot,
                 now=loaded.now,
-                mode=head.mode,
+                mode=Mode.DRAIN if self._floor is Mode.DRAIN else head.mode,
                 window_id=job.window_id,
                 first_place=first_place,
                 poison=poison,

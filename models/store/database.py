@@ -104,6 +104,11 @@ def exclude_writers(connection: Connection) -> None:
     connection.execute(_EXCLUDE)
 
 
+def exclude_mode(connection: Connection) -> None:
+    """Take "mode" exclusively: no transaction that decides with the old mode is open when this returns."""
+    connection.execute(text(f"SELECT pg_advisory_xact_lock({_NAMESPACE}, {_MODE})"))
+
+
 _SHARE = text(
     f"SELECT pg_advisory_xact_lock_shared({_NAMESPACE}, {_MODE}), "
     f"pg_advisory_xact_lock_shared({_NAMESPACE}, {_AUTHORITY})"

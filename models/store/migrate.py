@@ -9,7 +9,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
 
-HEAD: Final = "0003"
+HEAD: Final = "0004"
 """The schema this version reads and writes."""
 
 _LOCK: Final = 0x6469_6273_6D69_6772

@@ -37,6 +37,7 @@ class State(msgspec.Struct, frozen=True):
 
     authority_epoch: int
     mode: Mode
+    mode_epoch: int
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,10 +73,10 @@ class StoredProposal(msgspec.Struct, frozen=True, kw_only=True):
 
 async def state(connection: Connection) -> State:
     """Return authority's epoch and the mode."""
-    cursor = await connection.execute("SELECT a.epoch, m.mode FROM authority a CROSS JOIN work_mode m")
+    cursor = await connection.execute("SELECT a.epoch, m.mode, m.epoch FROM authority a CROSS JOIN work_mode m")
     row = await cursor.fetchone()
     assert row is not None
-    return State(row[0], Mode(row[1]))
+    return State(row[0], Mode(row[1]), row[2])
 
 
 async def principals(connection: Connection, key_ids: Sequence[str]) -> dict[str, Principal]:

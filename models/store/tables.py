@@ -32,7 +32,8 @@ metadata = MetaData()
 _AT = DateTime(timezone=True)
 
 
-def _time(name: str, *, nullable: bool = False) -> Column[object]:
+def moment(name: str, *, nullable: bool = False) -> Column[object]:
+    """Return a column for a time, in UTC."""
     return Column(name, _AT, nullable=nullable)
 
 
@@ -43,7 +44,7 @@ agents = Table(
     Column("handle", Text, nullable=False),
     Column("active", Boolean, nullable=False, server_default=text("true")),
     Column("listed", Boolean, nullable=False, server_default=text("true")),
-    _time("created_at"),
+    moment("created_at"),
     PrimaryKeyConstraint("id", name="agents_pk"),
     UniqueConstraint("handle", name="agents_handle_uq"),
 )
@@ -55,9 +56,9 @@ keys = Table(
     Column("agent_id", Text, nullable=False),
     Column("secret_sha256", LargeBinary, nullable=False),
     Column("operator", Boolean, nullable=False, server_default=text("false")),
-    _time("created_at"),
-    _time("expires_at", nullable=True),
-    _time("revoked_at", nullable=True),
+    moment("created_at"),
+    moment("expires_at", nullable=True),
+    moment("revoked_at", nullable=True),
     PrimaryKeyConstraint("id", name="keys_pk"),
     ForeignKeyConstraint(["agent_id"], ["agents.id"], name="keys_agent_fk"),
     Index("keys_agent_ix", "agent_id"),
@@ -77,10 +78,39 @@ work_mode = Table(
     metadata,
     Column("one", Boolean, nullable=False, server_default=text("true")),
     Column("mode", Text, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False, comment="raised by every change, also to the same mode"),
     PrimaryKeyConstraint("one", name="work_mode_pk"),
     CheckConstraint("one", name="work_mode_one_ck"),
     CheckConstraint("mode in ('active', 'drain')", name="work_mode_mode_ck"),
+)
+
+work_mode_changes = Table(
+    "work_mode_changes",
+    metadata,
+    Column("epoch", BigInteger, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    moment("at"),
+    PrimaryKeyConstraint("epoch", name="work_mode_changes_pk"),
+    CheckConstraint("mode in ('active', 'drain')", name="work_mode_changes_mode_ck"),
+)
+
+fleet = Table(
+    "fleet",
+    metadata,
+    Column("id", Text, nullable=False, comment="the end of its backends' application_name"),
+    Column("kind", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("floor", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False, comment="of the mode, as the process has seen it"),
+    Column("windows", Integer, nullable=False, comment="in flight"),
+    moment("started_at"),
+    moment("heartbeat_at"),
+    PrimaryKeyConstraint("id", name="fleet_pk"),
+    CheckConstraint("kind in ('web', 'worker')", name="fleet_kind_ck"),
 )
 
 partitions = Table(
@@ -90,7 +120,7 @@ partitions = Table(
     Column("fence", BigInteger, nullable=False, server_default=text("0")),
     Column("epoch", BigInteger, nullable=False, server_default=text("0"), comment="raised when Redis went back"),
     Column("last_seq", BigInteger, nullable=False, server_default=text("0")),
-    _time("last_at"),
+    moment("last_at"),
     PrimaryKeyConstraint("name", name="partitions_pk"),
 )
 
@@ -105,7 +135,7 @@ spaces = Table(
     Column("next_event", BigInteger, nullable=False, server_default=text("1")),
     Column("next_note", BigInteger, nullable=False, server_default=text("1")),
     Column("claim_ttl_seconds", Integer, comment="a claim without submit ends after so long; null: never"),
-    _time("created_at"),
+    moment("created_at"),
     PrimaryKeyConstraint("id", name="spaces_pk"),
     UniqueConstraint("slug", name="spaces_slug_uq"),
     CheckConstraint("visibility in ('public', 'members')", name="spaces_visibility_ck"),
@@ -118,7 +148,7 @@ charters = Table(
     Column("space_id", BigInteger, nullable=False),
     Column("revision", Integer, nullable=False),
     Column("catalog", JSON, nullable=False),
-    _time("created_at"),
+    moment("created_at"),
     PrimaryKeyConstraint("space_id", "revision", name="charters_pk"),
     ForeignKeyConstraint(["space_id"], ["spaces.id"], name="charters_space_fk"),
 )
@@ -129,7 +159,7 @@ members = Table(
     Column("space_id", BigInteger, nullable=False),
     Column("agent_id", Text, nullable=False),
     Column("role", Text, nullable=False),
-    _time("since"),
+    moment("since"),
     PrimaryKeyConstraint("space_id", "agent_id", name="members_pk"),
     ForeignKeyConstraint(["space_id"], ["spaces.id"], name="members_space_fk"),
     ForeignKeyConstraint(["agent_id"], ["agents.id"], name="members_agent_fk"),
@@ -157,14 +187,14 @@ tasks = Table(
     Column("created_by", Text, nullable=False),
     Column("holder", Text),
     Column("assigned_to", Text),
-    _time("claimed_at", nullable=True),
+    moment("claimed_at", nullable=True),
     Column("superseded_by", BigInteger),
     Column("held", Boolean, nullable=False, server_default=text("false")),
     Column("revision", Integer, nullable=False),
     Column("received_seq", BigInteger),
     Column("window_id", Uuid),
-    _time("created_at"),
-    _time("updated_at"),
+    moment("created_at"),
+    moment("updated_at"),
     Column("ended_at", _AT, nullable=True, comment="when it became terminal: a leftover is older than that"),
     PrimaryKeyConstraint("space_id", "id", name="tasks_pk"),
     ForeignKeyConstraint(["space_id"], ["spaces.id"], name="tasks_space_fk"),
@@ -198,8 +228,8 @@ notes = Table(
     Column("created_by", Text, nullable=False),
     Column("received_seq", BigInteger),
     Column("window_id", Uuid),
-    _time("created_at"),
-    _time("updated_at"),
+    moment("created_at"),
+    moment("updated_at"),
     PrimaryKeyConstraint("space_id", "id", name="notes_pk"),
     ForeignKeyConstraint(["space_id", "task_id"], ["tasks.space_id", "tasks.id"], name="notes_task_fk"),
     ForeignKeyConstraint(["created_by"], ["agents.id"], name="notes_created_by_fk"),
@@ -230,7 +260,7 @@ events = Table(
     Column("space_id", BigInteger, nullable=False),
     Column("number", BigInteger, nullable=False, comment="per space, from 1, without gaps"),
     Column("type", Text, nullable=False),
-    _time("at"),
+    moment("at"),
     Column("actor", Text, nullable=False),
     Column("task_id", BigInteger),
     Column("data", JSON, nullable=False),
@@ -248,7 +278,7 @@ windows = Table(
     Column("first_seq", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
     Column("intents", Integer, nullable=False),
-    _time("committed_at"),
+    moment("committed_at"),
     PrimaryKeyConstraint("id", name="windows_pk"),
     Index("windows_partition_ix", "partition", "last_seq"),
     Index("windows_age_ix", "committed_at"),
@@ -274,7 +304,7 @@ outcomes = Table(
     Column("key", JSON),
     Column("reservation", Text, nullable=False),
     Column("payload", JSON),
-    _time("decided_at"),
+    moment("decided_at"),
     PrimaryKeyConstraint("append_id", "position", name="outcomes_pk"),
     CheckConstraint("reservation in ('own', 'none')", name="outcomes_reservation_ck"),
     Index("outcomes_window_ix", "window_id"),
@@ -287,7 +317,7 @@ idempotency = Table(
     Column("secret_id", Text, nullable=False),
     Column("request", LargeBinary, nullable=False),
     Column("append_id", Uuid, nullable=False),
-    _time("created_at"),
+    moment("created_at"),
     PrimaryKeyConstraint("slot", name="idempotency_pk"),
     Index("idempotency_append_ix", "append_id"),
 )
@@ -297,7 +327,7 @@ leftover_close_events = Table(
     metadata,
     Column("number", BigInteger, Identity(always=True), nullable=False),
     Column("space_id", BigInteger, nullable=False),
-    _time("at"),
+    moment("at"),
     Column("event", Text, nullable=False),
     Column("actor", Text, nullable=False),
     Column("leftover_task", BigInteger, nullable=False, comment="as it was asked for: it need not exist"),
@@ -314,133 +344,4 @@ leftover_close_events = Table(
     ),
     Index("leftover_close_events_space_ix", "space_id", "number"),
     comment="append-only: privileges and a trigger refuse UPDATE, DELETE and TRUNCATE",
-)
-
-work_opportunities = Table(
-    "work_opportunities",
-    metadata,
-    Column("id", Text, nullable=False),
-    Column("requester", Text, nullable=False),
-    Column("terms", JSON, comment="null once withdrawn or purged"),
-    Column("terms_sha256", Text, nullable=False),
-    Column("revision", Integer, nullable=False),
-    Column("own_state", Text, nullable=False),
-    Column("proposal_count", Integer, nullable=False),
-    Column("selected_proposal", Text),
-    _time("expires_at"),
-    _time("retention_until"),
-    _time("created_at"),
-    _time("updated_at"),
-    PrimaryKeyConstraint("id", name="work_opportunities_pk"),
-    ForeignKeyConstraint(["requester"], ["agents.id"], name="work_opportunities_requester_fk"),
-    CheckConstraint("own_state in ('open', 'assigned', 'withdrawn')", name="work_opportunities_own_state_ck"),
-    CheckConstraint("own_state <> 'open' or selected_proposal is null", name="work_opportunities_selection_ck"),
-    Index("work_opportunities_retention_ix", "retention_until", postgresql_where=text("terms is not null")),
-)
-
-work_proposals = Table(
-    "work_proposals",
-    metadata,
-    Column("id", Text, nullable=False),
-    Column("work_id", Text, nullable=False),
-    Column("opportunity_revision", Integer, nullable=False),
-    Column("opportunity_terms_sha256", Text, nullable=False),
-    Column("requester", Text, nullable=False),
-    Column("provider", Text, nullable=False),
-    Column("proposed_by", Text, nullable=False),
-    Column("terms", JSON, comment="null once withdrawn or purged"),
-    Column("terms_sha256", Text, nullable=False),
-    Column("delivery", JSON),
-    Column("delivery_sha256", Text),
-    Column("decision", JSON),
-    Column("decision_sha256", Text),
-    Column("revision", Integer, nullable=False),
-    Column("own_state", Text, nullable=False),
-    _time("expires_at"),
-    _time("retention_until"),
-    _time("created_at"),
-    _time("updated_at"),
-    PrimaryKeyConstraint("id", name="work_proposals_pk"),
-    ForeignKeyConstraint(["work_id"], ["work_opportunities.id"], name="work_proposals_work_fk"),
-    ForeignKeyConstraint(["provider"], ["agents.id"], name="work_proposals_provider_fk"),
-    CheckConstraint(
-        "own_state in ('proposed', 'accepted', 'delivered', 'disputed', 'completed', 'refused', 'cancelled', "
-        "'withdrawn')",
-        name="work_proposals_own_state_ck",
-    ),
-    CheckConstraint("proposed_by in (requester, provider)", name="work_proposals_author_ck"),
-    CheckConstraint("requester <> provider", name="work_proposals_parties_ck"),
-    Index("work_proposals_work_ix", "work_id"),
-    Index(
-        "work_proposals_retention_ix",
-        "retention_until",
-        postgresql_where=text("terms is not null or delivery is not null or decision is not null"),
-    ),
-)
-
-work_events = Table(
-    "work_events",
-    metadata,
-    Column("object_id", Text, nullable=False),
-    Column("revision", Integer, nullable=False),
-    Column("operation", Text, nullable=False),
-    Column("actor", Text, nullable=False),
-    Column("receipt_id", Text, nullable=False),
-    _time("at"),
-    PrimaryKeyConstraint("object_id", "revision", name="work_events_pk"),
-    CheckConstraint("revision between 1 and 136", name="work_events_limit_ck"),
-)
-
-work_slots = Table(
-    "work_slots",
-    metadata,
-    Column("slot", LargeBinary, nullable=False),
-    Column("secret_id", Text, nullable=False),
-    Column("request", LargeBinary, comment="null: from before bodies were bound to keys"),
-    Column("actor", Text, nullable=False),
-    Column("operation", Text, comment="null: a fence, which prevents the operation for ever"),
-    Column("kind", Text),
-    Column("object_id", Text),
-    Column("operation_revision", Integer),
-    Column("receipt_id", Text),
-    Column("status", SmallInteger),
-    _time("created_at"),
-    PrimaryKeyConstraint("slot", name="work_slots_pk"),
-    CheckConstraint(
-        "num_nulls(operation, kind, object_id, operation_revision, receipt_id, status) in (0, 6)",
-        name="work_slots_reference_ck",
-    ),
-    comment="never purged: keys, receipts and fences of the exchange",
-)
-
-work_resolutions = Table(
-    "work_resolutions",
-    metadata,
-    Column("id", Text, nullable=False),
-    Column("actor", Text, nullable=False),
-    Column("applied", Boolean, nullable=False),
-    Column("original_path", Text, nullable=False),
-    Column("original_intent_digest", Text, nullable=False),
-    Column("original_slot", LargeBinary, nullable=False),
-    Column("original_status", SmallInteger, nullable=False),
-    _time("at"),
-    PrimaryKeyConstraint("id", name="work_resolutions_pk"),
-    ForeignKeyConstraint(["original_slot"], ["work_slots.slot"], name="work_resolutions_slot_fk"),
-)
-
-work_actors = Table(
-    "work_actors",
-    metadata,
-    Column("agent_id", Text, nullable=False),
-    Column("opportunities", Integer, nullable=False, server_default=text("0")),
-    Column("proposals", Integer, nullable=False, server_default=text("0")),
-    Column("fences", Integer, nullable=False, server_default=text("0")),
-    Column("resolutions", Integer, nullable=False, server_default=text("0")),
-    PrimaryKeyConstraint("agent_id", name="work_actors_pk"),
-    ForeignKeyConstraint(["agent_id"], ["agents.id"], name="work_actors_agent_fk"),
-    CheckConstraint(
-        "opportunities between 0 and 256 and proposals between 0 and 1024 and fences between 0 and 64 "
-        "and resolutions between 0 and 256",
-        name="work_actors_quota_ck",
-    ),
 )

@@ -6,6 +6,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+import models.store.work_tables  # noqa: F401 - its tables join the metadata
 from deploy.postgres import SERVICE
 from models.store import migrate
 from models.store.database import admin_engine
