@@ -23,6 +23,8 @@ _MODULES: Final[Mapping[str, str]] = {
     "charter": "deploy.cli_boards",
     "window": "deploy.cli_window",
     "exchange": "deploy.cli_exchange",
+    "queue": "deploy.cli_doctor",
+    "doctor": "deploy.cli_doctor",
     "mode": "deploy.cli_mode",
     "fleet": "deploy.cli_mode",
     "migrate": "deploy.cli_migrate",
