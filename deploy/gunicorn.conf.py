@@ -26,7 +26,8 @@ worker_class = "deploy.asgi_worker.Worker"
 workers = int(os.environ.get("DIBS_WEB") or 1)
 # Longer than DIBS_WAIT_MS by default, so that whoever waits for an outcome gets it.
 graceful_timeout = 15
-keepalive = 5
+# Longer than clients keep an idle connection (httpx 5 s, aiohttp 15 s): else a request meets a server that just closes.
+keepalive = 75
 # Its default path is one for all instances of a user.
 control_socket_disable = True
 asgi_loop = "auto"

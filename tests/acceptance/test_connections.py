@@ -30,6 +30,9 @@ def bare(service: Stack, sent: bytes = b"") -> socket.socket:
 
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: te"
+WHOLE = b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n"
+POOLED_SECONDS = httpx.Limits().keepalive_expiry or 0.0
+"""How long httpx keeps an idle connection in its pool: 5."""
 
 
 def test_the_process_ends_in_time_whoever_is_connected(stack: Callable[..., Stack], board: Board) -> None:
@@ -104,3 +107,13 @@ def test_a_connection_without_a_whole_header_is_closed(service: Stack, board: Bo
         assert (await client.get("/healthz")).status_code == 200
 
     play(service, scenario)
+
+
+def test_a_connection_is_kept_for_longer_than_clients_keep_theirs(service: Stack) -> None:
+    """The client must be the first to close: of a request that meets a closing server nobody can say whether it ran."""
+    with bare(service, WHOLE) as connection:
+        connection.settimeout(3)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        time.sleep(POOLED_SECONDS + 0.5)
+        connection.sendall(WHOLE)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
