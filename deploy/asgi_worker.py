@@ -8,6 +8,7 @@ letting it end. Names with an underscore are gunicorn 27's own: tests/acceptance
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +32,7 @@ LINGER_STOPPING_SECONDS: Final = 2.0
 """How long the last bytes of a closed connection may wait for a peer that does not take them."""
 
 _SWEEP_SECONDS: Final = 0.5
+_ACCEPTED_SECONDS: Final = 0.1
 _UNSENT_BYTES: Final = 64 * 1024
 _EARLIER_SECONDS: Final = 3
 
@@ -65,8 +67,8 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no types
 
     @property
     def idle(self) -> bool:
-        """Whether it waits for a request, or for the rest of one's header."""
-        return bool(self._awaiting_request and not self._finishing_calls)
+        """Whether it waits for a request, or for the rest of one's header, and nothing has just come."""
+        return bool(self._awaiting_request and not self._finishing_calls) and not self._has_unread()
 
     def leave(self) -> None:
         """Close an idle connection."""
@@ -80,6 +82,17 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no types
     def when_lost(self, call: Callable[[], None]) -> None:
         """Have ``call`` called, instead of an earlier one, when the connection is lost."""
         self._on_lost = call
+
+    def _has_unread(self) -> bool:
+        waiting = select.poll()
+        waiting.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        return bool(waiting.poll(0))
+
+    def _keepalive_timeout(self) -> None:
+        # A turn of the loop reads what has come and then runs what is due; the task that serves a request goes on in
+        # the next turn. Between the two, gunicorn takes a connection for idle whose request is here, and closes it.
+        if not self._request_ready.is_set():
+            super()._keepalive_timeout()
 
     def _on_headers_complete(self) -> Any:  # noqa: ANN401 - gunicorn's own
         self._first_header.cancel()
@@ -139,6 +152,13 @@ class Worker(gasgi.ASGIWorker):  # type: ignore[misc]  # gunicorn has no types
         if stop is not None:
             stop()
         self.loop.call_later(IDLE_SECONDS, self._close_idle)
+
+    async def _shutdown(self) -> None:
+        for server in self.servers:
+            server.close()
+        # What was accepted last becomes a connection that gunicorn counts and waits for some turns of the loop later.
+        await asyncio.sleep(_ACCEPTED_SECONDS)
+        await super()._shutdown()
 
     def _close_idle(self) -> None:
         """Close what waits for a request; over and over, because sockets are served for a moment still."""

@@ -103,6 +103,8 @@ class Parts:
         ]
         for task in self._tasks:
             task.add_done_callback(_loop_ended)
+        # What waits in the socket's queue while processes are exchanged is answered by one that can.
+        await self.directory.wait_first_look()
 
     async def stop(self) -> None:
         """End the loops and close what was opened."""

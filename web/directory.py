@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
 
@@ -46,6 +47,7 @@ class Directory:
         self._floor = floor
         self._state: reads.State | None = None
         self._seen_at = float("-inf")
+        self._looked = asyncio.Event()
         # A key that is unknown stays so, and is told as fast as a wrong one; a space or a role may come at any moment.
         self._principals = _Cache(self._batch(reads.principals), keep_absence=True)
         self._spaces = _Cache(self._batch(reads.spaces))
@@ -144,7 +146,14 @@ class Directory:
                 self._state = found
                 # What was read is as old as the moment it was asked for.
                 self._seen_at = started
+            self._looked.set()
             await asyncio.sleep(WATCH_SECONDS)
+
+    async def wait_first_look(self) -> None:
+        """Return when the watcher has looked once, found what it may, or when it takes too long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * STALE_SECONDS):
+                await self._looked.wait()
 
     def _batch(
         self, read: Callable[[reads.Connection, Sequence[Key]], Awaitable[dict[Key, Value]]]

@@ -176,18 +176,22 @@ def test_what_a_dead_leader_left_behind_ends_before_it_is_started_again(tmp_path
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stop_signal_ends_the_care_and_the_programs(tmp_path, number):
     program = script(tmp_path, "sleeper", SLEEPER)
-    before = signal.getsignal(number)
-    with Supervisor(report=print, pauses=QUICK) as supervisor:
-        supervisor.start(program, stage=1)
-        wait_for("the start", (tmp_path / "started").exists)
-        pid = program.child.pid
-        # Whether it comes before or within run() is not told apart: both have to end here.
-        killer = subprocess.Popen(["sh", "-c", f"sleep 0.1; kill -{int(number)} {os.getpid()}"])
-        supervisor.run()
-    assert killer.wait() == 0
-    assert supervisor.stop_requested
-    assert not is_alive(pid)
-    assert signal.getsignal(number) is before
+    # The tests themselves may have been started by nohup.
+    handler = signal.signal(number, signal.SIG_DFL)
+    try:
+        with Supervisor(report=print, pauses=QUICK) as supervisor:
+            supervisor.start(program, stage=1)
+            wait_for("the start", (tmp_path / "started").exists)
+            pid = program.child.pid
+            # Whether it comes before or within run() is not told apart: both have to end here.
+            killer = subprocess.Popen(["sh", "-c", f"sleep 0.1; kill -{int(number)} {os.getpid()}"])
+            supervisor.run()
+        assert killer.wait() == 0
+        assert supervisor.stop_requested
+        assert not is_alive(pid)
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, handler)
 
 
 def test_ctrl_c_counts_where_a_shell_had_it_ignored_and_a_hang_up_does_not(tmp_path):
