@@ -101,6 +101,15 @@ class Directory:
         self._check_fresh()
         return await self._roles.get((space.id, principal.agent_id))
 
+    async def role_now(self, space: Space, principal: Principal) -> Role | None:
+        """Return the principal's role, asked for again where the known one may be less than what was just given."""
+        known = await self.role(space, principal)
+        if known is Role.STEWARD:
+            return known
+        place = (space.id, principal.agent_id)
+        async with self._sql.connection() as connection:
+            return (await reads.roles(connection, [place])).get(place)
+
     def mode(self) -> Mode:
         """Return the mode; what cannot be known counts as an outage.
 

@@ -78,7 +78,7 @@ class Writes:
             raise Refusal(
                 Code.IDEMPOTENCY_KEY_INVALID, "Send an Idempotency-Key with Prefer: respond-async, to repeat it safely."
             )
-        slots = self._digests(req, principal, key, intents) if key else ()
+        slots = self._digests(req, principal, key, slug, intents) if key else ()
         submission = Submission(
             id=ids.append_id(uuid7()),
             partition=partition_of(slug) if partition is None else partition,
@@ -105,10 +105,13 @@ class Writes:
         _write(resp, submission, await self._intake.submit(submission))
 
     def _digests(
-        self, req: falcon.asgi.Request, principal: Principal, key: str, intents: Sequence[Intent]
+        self, req: falcon.asgi.Request, principal: Principal, key: str, slug: str, intents: Sequence[Intent]
     ) -> tuple[SlotDigest, ...]:
-        """Return the digests of the key's scope and of the validated body, under every secret."""
-        body = canonical_json([msgspec.to_builtins(intent) for intent in intents])
+        """Return the digests of the key's scope and of the validated body, under every secret.
+
+        The slug is part of what was asked for: a new space's stands in no intent.
+        """
+        body = canonical_json([slug, [msgspec.to_builtins(intent) for intent in intents]])
         return tuple(
             SlotDigest(
                 secret_id=secret.id,

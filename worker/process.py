@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 from uuid import UUID
@@ -20,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from models.ids import uuid7
 from models.rules.charter import CompiledCharter
+from models.rules.charter_cache import CharterCache
 from models.rules.codes import Code
 from models.rules.governance import NewCatalog
 from models.rules.intents import Sequenced, slug_of
@@ -48,7 +48,6 @@ TURN_SECONDS: Final = 1.0
 
 _ATTEMPTS: Final = 6
 _PAUSE_SECONDS: Final = 0.02
-_CHARTERS: Final = 256
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +94,7 @@ class Processor:
         self._probe = probe
         self._floor = floor
         self.windows_in_flight = 0
-        self._charters: OrderedDict[str, CompiledCharter] = OrderedDict()
+        self._charters: CharterCache[str] = CharterCache()
         self._renumber: set[str] = set()
 
     def process(self, partition: str) -> int:
@@ -383,7 +382,4 @@ class Processor:
         return [*plan.fresh, *plan.known]
 
     def _learn(self, partition: str, charter: CompiledCharter) -> None:
-        self._charters[partition] = charter
-        self._charters.move_to_end(partition)
-        if len(self._charters) > _CHARTERS:
-            self._charters.popitem(last=False)
+        self._charters.put(partition, charter)

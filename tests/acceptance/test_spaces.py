@@ -282,6 +282,10 @@ def test_a_steward_makes_and_rules_a_space(service: Stack, database: Database) -
         made = await http.post("/v0/spaces", json={"slug": "lagoon"}, headers=mine)
         assert (made.status_code, made.headers["Location"]) == (201, space)
         assert seen(await http.post("/v0/spaces", json={"slug": "lagoon"}, headers=theirs)) == (409, "slug_taken")
+        keyed = mine | {"Idempotency-Key": "one"}
+        assert seen(await http.post("/v0/spaces", json={"slug": "reef"}, headers=keyed)) == (201, None)
+        reused = await http.post("/v0/spaces", json={"slug": "atoll"}, headers=keyed)
+        assert seen(reused) == (422, "idempotency_key_reused")
         assert seen(await http.post(f"{space}/tasks", json={"title": "x"}, headers=theirs)) == (403, "not_a_member")
         member = f"{space}/members/{guest.id}"
         assert seen(await http.put(member, json={"role": "steward"}, headers=theirs)) == (403, "not_a_member")
@@ -289,7 +293,9 @@ def test_a_steward_makes_and_rules_a_space(service: Stack, database: Database) -
         created = await http.post(f"{space}/tasks", json={"title": "Gauge the lagoon tides"}, headers=theirs)
         assert (created.status_code, created.json()["bind"]["charter_revision"]) == (201, 1)
         catalog = {"catalog": [{"work_item_id": "T7", "canonical_title": "Gauge tides", "aliases": ["lagoon tides"]}]}
-        assert seen(await http.put(f"{space}/charter", json=catalog, headers=theirs)) == (403, "steward_required")
+        denied = await http.put(f"{space}/charter", json=catalog, headers=theirs)
+        # At the door: a catalog is tried on no board, and kept in no window, for whoever may not set it.
+        assert (*seen(denied), "Dibs-Proposal" in denied.headers) == (403, "steward_required", False)
         dry = await http.put(f"{space}/charter", json=catalog, params={"dry_run": "true"}, headers=mine)
         stale = await http.put(f"{space}/charter", json=catalog, headers=mine | {"If-Match": '"7"'})
         change = await http.put(f"{space}/charter", json=catalog, headers=mine | {"If-Match": '"1"'})

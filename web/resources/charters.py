@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from types import MappingProxyType
 from typing import ClassVar, Final
 
@@ -11,6 +10,7 @@ import falcon.asgi
 import msgspec
 
 from models.rules.charter import CompiledCharter, bind, compile_charter, score
+from models.rules.charter_cache import CharterCache
 from models.rules.codes import Code
 from models.rules.conflict import ConflictKey, task_key
 from models.rules.governance import NewCatalog
@@ -33,7 +33,6 @@ from web.transport import BATCH_LIMIT_BYTES, BODY_LIMIT_BYTES, bearer, read_body
 from web.writes import Writes
 
 _REVISION_MAX: Final = 2**31 - 1
-_COMPILED: Final = 64
 _charter: Final = msgspec.json.Decoder(CharterInput)
 _preview: Final = msgspec.json.Decoder(PreviewInput)
 _BOOLEANS: Final = MappingProxyType({"true": True, "false": False})
@@ -94,15 +93,19 @@ class Charter:
         body = await read_body(req, BATCH_LIMIT_BYTES)
         principal = await self._directory.authenticate(bearer(req))
         space = await self._directory.space(slug, principal)
+        # A catalog costs a tenth of a second to read and seconds to try on a board: not for whoever may not set it.
+        # The window looks again, so that a role taken meanwhile counts.
+        if not principal.active:
+            raise Refusal(Code.ACTOR_NOT_ACTIVE)
+        role = await self._directory.role_now(space, principal)
+        if role is not Role.STEWARD:
+            raise Refusal(Code.NOT_A_MEMBER if role is None else Code.STEWARD_REQUIRED)
         intent = set_charter(parse(body, _charter))
         if not dry_run:
             await self._writes.answer(
                 req, resp, principal=principal, slug=space.slug, intents=[intent], preconditioned=True
             )
             return
-        role = await self._directory.role(space, principal)
-        if role is not Role.STEWARD:
-            raise Refusal(Code.NOT_A_MEMBER if role is None else Code.STEWARD_REQUIRED)
         async with self._sql.connection() as connection:
             revision = await space_reads.charter_revision(connection, space.id)
             tasks = await space_reads.live_tasks(connection, space.id)
@@ -147,7 +150,7 @@ class BindPreview:
     def __init__(self, directory: Directory, sql: Sql) -> None:
         self._directory = directory
         self._sql = sql
-        self._compiled: OrderedDict[tuple[int, int], CompiledCharter] = OrderedDict()
+        self._compiled: CharterCache[tuple[int, int]] = CharterCache()
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response, slug: str) -> None:
         """Answer key, binding and scores."""
@@ -184,7 +187,5 @@ class BindPreview:
             view = await space_reads.charter(connection, space.id, revision)
         assert view is not None
         compiled = await asyncio.to_thread(compile_charter, space_reads.charter_of(view))
-        self._compiled[space.id, revision] = compiled
-        if len(self._compiled) > _COMPILED:
-            self._compiled.popitem(last=False)
+        self._compiled.put((space.id, revision), compiled)
         return compiled
